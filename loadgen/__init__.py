@@ -1,0 +1,1 @@
+"""Workloads, a load client, the demo and the command line."""

@@ -1,0 +1,1 @@
+"""The gateway: names prompt prefixes, ranks replicas, relays answers. Imports nothing else of kvring."""
