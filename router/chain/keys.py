@@ -1,0 +1,79 @@
+"""Keys: what else, beside tokens and position, makes the KV of two equal token runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# One tag byte for each kind of key. A tag never changes its meaning: names of blocks depend on it.
+_MODEL = 1
+_ADAPTER = 2
+_ADAPTER_REVISION = 3
+_SALT = 4
+_IMAGE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ImageKey:
+    """A picture in the prompt: digest of its content, first position and length in tokens."""
+
+    digest: bytes
+    start_tokens: int
+    length_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one prompt. `salt` separates tenants; an empty salt is a salt, None is none."""
+
+    model: str
+    adapter: str | None = None
+    adapter_revision: str | None = None
+    salt: str | None = None
+    images: tuple[ImageKey, ...] = ()
+
+    def of_first_block(self) -> bytes:
+        """Encode what holds for the whole prompt: it enters the first block, and names carry it on."""
+        parts = [_entry(_MODEL, _text(self.model))]
+        for tag, value in (
+            (_ADAPTER, self.adapter),
+            (_ADAPTER_REVISION, self.adapter_revision),
+            (_SALT, self.salt),
+        ):
+            if value is not None:
+                parts.append(_entry(tag, _text(value)))
+        return b"".join(parts)
+
+    def of_block(self, index: int, block_tokens: int) -> bytes:
+        """Encode the keys of block `index`: in block 0 the prompt's, and the pictures that overlap it."""
+        encoded = self.of_first_block() if index == 0 else b""
+        if not self.images:
+            return encoded
+        return encoded + b"".join(self._images_in(index * block_tokens, block_tokens))
+
+    def keyed_blocks(self, block_tokens: int, block_count: int) -> dict[int, bytes]:
+        """Return the encoded keys of every block, among the first `block_count`, that has any."""
+        indices = {0}
+        for image in self.images:
+            first = image.start_tokens // block_tokens
+            last = (image.start_tokens + max(image.length_tokens, 1) - 1) // block_tokens
+            indices.update(range(first, last + 1))
+        return {index: self.of_block(index, block_tokens) for index in sorted(indices) if index < block_count}
+
+    def _images_in(self, start: int, length: int) -> Iterator[bytes]:
+        for image in self.images:
+            if (
+                image.start_tokens < start + length
+                and image.start_tokens + max(image.length_tokens, 1) > start
+            ):
+                # The offset tells two pictures apart that lie differently against the block's border.
+                offset = (image.start_tokens - start).to_bytes(8, "little", signed=True)
+                yield _entry(_IMAGE, offset + image.digest)
+
+
+def _entry(tag: int, payload: bytes) -> bytes:
+    return bytes((tag,)) + len(payload).to_bytes(4, "little") + payload
+
+
+def _text(value: str) -> bytes:
+    return value.encode("utf-8", "surrogatepass")

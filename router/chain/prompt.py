@@ -1,0 +1,206 @@
+"""The canonical prompt: what of a request body decides the tokens of its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from router.chain.keys import Keys
+
+MAX_SALT_CHARACTERS = 128
+
+# Separators that cannot occur in UTF-8, so that no content can imitate a border between messages.
+_FIELD = b"\xff"
+_END = b"\xfe"
+
+
+class PromptError(ValueError):
+    """The body is not a request of this kind. `field` names the offending one."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class CanonicalPrompt:
+    """A prompt before it is rendered. Just one of `messages`, `text` and `tokens` is not None.
+
+    `renderable` is false where text alone does not tell the tokens: pictures, or a template of the
+    request's own.
+    """
+
+    keys: Keys
+    messages: Sequence[Mapping[str, Any]] | None = None
+    text: str | None = None
+    tokens: Sequence[int] | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    add_special_tokens: bool = False
+    renderable: bool = True
+
+    @property
+    def preamble_messages(self) -> int:
+        """How many leading messages are instructions of the application, not of the conversation."""
+        count = 0
+        for message in self.messages or ():
+            if message["role"] not in ("system", "developer"):
+                break
+            count += 1
+        return count
+
+
+def chat_prompt(body: Mapping[str, Any]) -> CanonicalPrompt:
+    """Read the body of /v1/chat/completions; PromptError if it is not one."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise PromptError("'messages' must be a non-empty list", "messages")
+    read = [_message(message, position) for position, message in enumerate(messages)]
+    tools = body.get("tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise PromptError("'tools' must be a list of objects", "tools")
+    options = body.get("chat_template_kwargs") or {}
+    if not isinstance(options, dict):
+        raise PromptError("'chat_template_kwargs' must be an object", "chat_template_kwargs")
+    return CanonicalPrompt(
+        keys=_keys(body),
+        messages=[message for message, _ in read],
+        tools=tools or None,
+        template_options={
+            "add_generation_prompt": _flag(body, "add_generation_prompt", True),
+            "continue_final_message": _flag(body, "continue_final_message", False),
+            **options,
+        },
+        add_special_tokens=_flag(body, "add_special_tokens", False),
+        renderable=all(plain for _, plain in read)
+        and body.get("chat_template") is None
+        and not _flag(body, "continue_final_message", False),
+    )
+
+
+def completion_prompts(body: Mapping[str, Any]) -> list[CanonicalPrompt]:
+    """Read the body of /v1/completions: text, token ids, or a list of either; PromptError if it is none."""
+    prompt = body.get("prompt")
+    keys = _keys(body)
+    special = _flag(body, "add_special_tokens", True)
+    several = prompt if isinstance(prompt, list) and prompt and not _is_token(prompt[0]) else [prompt]
+    prompts = []
+    for one in several:
+        if isinstance(one, str) and one:
+            prompts.append(CanonicalPrompt(keys=keys, text=one, add_special_tokens=special))
+        elif isinstance(one, list) and one and all(_is_token(token) for token in one):
+            prompts.append(CanonicalPrompt(keys=keys, tokens=one))
+        else:
+            raise PromptError(
+                "'prompt' must be text, token ids, or a list of either, and not empty", "prompt"
+            )
+    return prompts
+
+
+def canonical_pieces(prompt: CanonicalPrompt) -> tuple[list[bytes], int]:
+    """Return the prompt in rendering order, a piece a message, and how many pieces are preamble.
+
+    For a chain over bytes, where tokens cannot be had: a conversation's next turn extends the pieces.
+    """
+    if prompt.text is not None:
+        return [b"text" + _FIELD + prompt.text.encode()], 0
+    if prompt.tokens is not None:
+        return [b"".join(token.to_bytes(4, "little") for token in prompt.tokens)], 0
+    tools = _sorted_json(prompt.tools) if prompt.tools else b""
+    pieces = [b"chat" + _FIELD + tools + _END]
+    for message in prompt.messages or ():
+        content = message.get("content")
+        parts = [str(message["role"]).encode(), _FIELD]
+        parts.append(content.encode() if isinstance(content, str) else _sorted_json(content))
+        for key in sorted(message.keys() - {"role", "content"}):
+            parts += [_FIELD, key.encode(), _FIELD, _sorted_json(message[key])]
+        pieces.append(b"".join((*parts, _END)))
+    return pieces, 1 + prompt.preamble_messages
+
+
+def _message(message: object, position: int) -> tuple[dict[str, Any], bool]:
+    """Return the message as a template sees it, and whether text is all it holds."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise PromptError(f"'messages[{position}]' must be an object with a 'role'", f"messages[{position}]")
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [_text_part(part, position) for part in content]
+        if any(text is None for text in texts):
+            return message, False
+        content = "\n".join(text for text in texts if text is not None)
+    elif content is None:
+        content = ""
+    elif not isinstance(content, str):
+        raise PromptError(
+            f"'messages[{position}].content' must be text or parts", f"messages[{position}].content"
+        )
+    read = {**message, "content": content}
+    if message.get("tool_calls") is not None:
+        read["tool_calls"] = _tool_calls(message["tool_calls"], position)
+    return read, True
+
+
+def _text_part(part: object, position: int) -> str | None:
+    """Return a part's text, or None for a part of another kind."""
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise PromptError(
+            f"'messages[{position}].content' holds a part without a 'type'", f"messages[{position}].content"
+        )
+    if part["type"] not in ("text", "input_text", "output_text"):
+        return None
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise PromptError(
+            f"'messages[{position}].content' holds a text part without text", f"messages[{position}].content"
+        )
+    return text
+
+
+def _tool_calls(calls: object, position: int) -> list[dict[str, Any]]:
+    """Parse the arguments, which clients send as JSON text and templates render as objects."""
+    where = f"messages[{position}].tool_calls"
+    if not isinstance(calls, list):
+        raise PromptError(f"'{where}' must be a list", where)
+    read = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise PromptError(f"'{where}' holds a call without a function name", where)
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                arguments = orjson.loads(arguments) if arguments else {}
+            except orjson.JSONDecodeError as error:
+                raise PromptError(f"'{where}' holds arguments that are not JSON", where) from error
+        read.append({**call, "function": {**function, "arguments": arguments}})
+    return read
+
+
+def _keys(body: Mapping[str, Any]) -> Keys:
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise PromptError("'model' must be the name of a model", "model")
+    salt = body.get("cache_salt")
+    if salt is not None and not (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_CHARACTERS):
+        raise PromptError(f"'cache_salt' must be text of 1 to {MAX_SALT_CHARACTERS} characters", "cache_salt")
+    return Keys(model=model, salt=salt)
+
+
+def _flag(body: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = body.get(name, default)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise PromptError(f"'{name}' must be true or false", name)
+    return value
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32
+
+
+def _sorted_json(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

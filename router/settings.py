@@ -1,0 +1,72 @@
+"""How options enter: one TOML file, overridden by the environment, overridden by flags; read once."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+
+class SettingsError(ValueError):
+    """The options cannot be used; the message says which and why, a line each."""
+
+
+class Settings(BaseSettings):
+    """Base of a program's options. Environment: the prefix, then names joined by two underscores."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_nested_delimiter="__", nested_model_default_partial_update=True
+    )
+
+    @classmethod
+    def load(cls, file: Path | None = None, flags: dict[str, Any] | None = None) -> Self:
+        """Read `file`, the environment and `flags` (nested, as in the file); SettingsError if unfit."""
+        try:
+            table = tomllib.loads(file.read_text()) if file else {}
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SettingsError(f"cannot read {file}: {error}") from error
+
+        # A class of its own carries the file's table, since sources are chosen by class.
+        class Loaded(cls):  # type: ignore[misc, valid-type]
+            @classmethod
+            def settings_customise_sources(
+                cls,
+                settings_cls: type[BaseSettings],
+                init_settings: PydanticBaseSettingsSource,
+                env_settings: PydanticBaseSettingsSource,
+                dotenv_settings: PydanticBaseSettingsSource,
+                file_secret_settings: PydanticBaseSettingsSource,
+            ) -> tuple[PydanticBaseSettingsSource, ...]:
+                return (init_settings, env_settings, InitSettingsSource(settings_cls, table))
+
+        try:
+            loaded = Loaded(**(flags or {}))
+            return cls.model_construct(**{name: getattr(loaded, name) for name in cls.model_fields})
+        except ValidationError as error:
+            lines = [
+                f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
+                for problem in error.errors()
+            ]
+            raise SettingsError("\n".join(lines)) from error
+
+
+def flag_tree(pairs: dict[str, Any]) -> dict[str, Any]:
+    """Nest dotted names: {"listen.port": 1} becomes {"listen": {"port": 1}}. None values are left out."""
+    tree: dict[str, Any] = {}
+    for name, value in pairs.items():
+        if value is None:
+            continue
+        *path, leaf = name.split(".")
+        table = tree
+        for part in path:
+            table = table.setdefault(part, {})
+        table[leaf] = value
+    return tree

@@ -1,0 +1,1 @@
+"""What crosses a socket: errors, replica reports, event streams, request bodies."""

@@ -1,0 +1,60 @@
+"""Server-sent events: cuts a byte stream into whole events without changing a byte of them."""
+
+from __future__ import annotations
+
+import re
+
+# A blank line ends an event; lines end in LF, CRLF or CR.
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n|\r\n\n")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+DONE = b"data: [DONE]\n\n"
+
+
+class EventCutter:
+    """Gathers chunks, however cut, and gives back whole events, each with the blank line that ends it.
+
+    An event longer than `limit_bytes` is given back in pieces, so that memory stays bounded.
+    """
+
+    def __init__(self, limit_bytes: int = 4 * 1024 * 1024) -> None:
+        self._held = b""
+        self._limit = limit_bytes
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take a chunk; return the events it completes."""
+        data = self._held + chunk if self._held else chunk
+        events = []
+        start = 0
+        for match in _EVENT_END.finditer(data):
+            # A CR at the very end may be the first half of a CRLF still to come.
+            if match.end() == len(data) and data.endswith(b"\r"):
+                break
+            events.append(data[start : match.end()])
+            start = match.end()
+        self._held = data[start:]
+        if len(self._held) > self._limit:
+            events.append(self._held)
+            self._held = b""
+        return events
+
+    def rest(self) -> bytes:
+        """Return what is left at the end of the stream: an event without its blank line, or nothing."""
+        held, self._held = self._held, b""
+        return held
+
+
+def event_data(event: bytes) -> bytes | None:
+    """Return the `data` of one event, its lines joined by LF, or None for a comment or an event without."""
+    lines = []
+    for line in _LINE_END.split(event):
+        if line.startswith(b"data"):
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                lines.append(value.removeprefix(b" "))
+    return b"\n".join(lines) if lines else None
+
+
+def encode_event(data: bytes) -> bytes:
+    """Return a single-line event."""
+    return b"data: " + data + b"\n\n"
