@@ -19,7 +19,7 @@ class ChainOptions(BaseModel):
         "kvring",
         min_length=1,
         max_length=256,
-        description="Root of all names. Keep it secret, and your own, to make names unguessable from outside.",
+        description="Root of all names. Your own, kept secret, makes names unguessable from outside.",
     )
     block_tokens: int = Field(
         16,

@@ -1,0 +1,1 @@
+"""Who the replicas are, which of them live, and how loaded they are."""

@@ -1,0 +1,156 @@
+"""The fleet: keeps members, watches each, and gives policies their view of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import aiohttp
+
+from router.chain.chain import ChainIdentity
+from router.config import FleetOptions
+from router.fleet.health import Standing
+from router.fleet.members import Member, MemberSource
+from router.fleet.poller import Clock, Poller
+from router.fleet.replica import Replica
+from router.observe.metrics import RouterMetrics
+from router.placement.ring import Ring
+from router.placement.view import FleetView
+from router.wire.report import PrefillCost
+
+log = logging.getLogger("kvring.fleet")
+
+_MOST_REPLICAS = 1024
+
+
+class Fleet:
+    """All replicas. Names are unique; the ring is rebuilt only when they change."""
+
+    def __init__(
+        self,
+        options: FleetOptions,
+        sources: Sequence[MemberSource],
+        session: aiohttp.ClientSession,
+        identity_of: Callable[[str], ChainIdentity],
+        metrics: RouterMetrics,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._sources = sources
+        self._session = session
+        self._identity_of = identity_of
+        self._metrics = metrics
+        self._clock = clock
+        self._replicas: dict[str, Replica] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._members: dict[MemberSource, Sequence[Member]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ring = Ring(())
+        self._default_cost = PrefillCost()
+
+    async def start(self) -> None:
+        """Ask every source once, then keep following them."""
+        for source in self._sources:
+            await self._refresh(source)
+            if source.refresh_seconds is not None:
+                self._tasks.append(asyncio.create_task(self._follow(source, source.refresh_seconds)))
+
+    async def stop(self) -> None:
+        """Stop watching."""
+        tasks = [*self._tasks, *self._watches.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """Every member, routable or not."""
+        return list(self._replicas.values())
+
+    def by_name(self, name: str) -> Replica | None:
+        """Return the member of that name."""
+        return next((replica for replica in self._replicas.values() if replica.name == name), None)
+
+    def models(self) -> list[str]:
+        """Return the models that can be served now."""
+        return sorted({model for replica in self._routable() for model in replica.models})
+
+    def known_models(self) -> list[str]:
+        """Return the models that some member serves, were it usable."""
+        return sorted({model for replica in self._replicas.values() for model in replica.models})
+
+    def view(self, model: str, now: float) -> FleetView:
+        """Return the replicas that may serve `model`."""
+        self._unify_names()
+        serving = [replica for replica in self._routable() if model in replica.models]
+        names = tuple(sorted(replica.name for replica in self._replicas.values() if replica.name))
+        if names != self._ring.names:
+            self._ring = Ring(names)
+        return FleetView([replica.view(now, self._default_cost) for replica in serving], self._ring)
+
+    def _routable(self) -> list[Replica]:
+        usable = [replica for replica in self._replicas.values() if replica.usable]
+        if usable:
+            return usable
+        # All look bad: more likely they are busy, or the network between is, than all broken at once.
+        return [
+            replica
+            for replica in self._replicas.values()
+            if replica.name and replica.health.standing is Standing.SUSPECT
+        ]
+
+    async def _follow(self, source: MemberSource, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self._refresh(source)
+            except (OSError, ValueError) as error:
+                log.warning("a member source failed: %s", error)
+
+    async def _refresh(self, source: MemberSource) -> None:
+        members = await source.members()
+        if members is not None:
+            self._members[source] = members
+            self._adopt([member for listed in self._members.values() for member in listed])
+
+    def _adopt(self, members: Sequence[Member]) -> None:
+        """Make the fleet what the sources say, by the difference."""
+        wanted = {member.url: member for member in members[:_MOST_REPLICAS]}
+        for url in self._replicas.keys() - wanted.keys():
+            replica = self._replicas.pop(url)
+            self._watches.pop(url).cancel()
+            if replica.name:
+                log.info("replica %s left", replica.name)
+                self._metrics.forget(replica.name)
+        for url in wanted.keys() - self._replicas.keys():
+            replica = Replica(url, wanted[url].name, self._options.failures_to_suspect)
+            poller = Poller(replica, self._session, self._options, self._identity_of, self._clock)
+            self._replicas[url] = replica
+            self._watches[url] = asyncio.create_task(poller.run())
+
+    def _unify_names(self) -> None:
+        """Give one of two replicas of the same name another: the one that is not usable, or came later."""
+        holders: dict[str, Replica] = {}
+        for replica in self._replicas.values():
+            other = holders.setdefault(replica.name, replica)
+            if other is replica or not replica.name:
+                continue
+            renamed = other if replica.usable and not other.usable and not other.named else replica
+            holders[replica.name] = other if renamed is replica else replica
+            log.warning("two replicas are called %s; one is now %s", renamed.name, renamed.anonymous_name)
+            renamed.name = renamed.anonymous_name
+
+    def observe(self) -> None:
+        """Bring the gauges up to date; called when metrics are read."""
+        now = self._clock()
+        for replica in self._replicas.values():
+            if not replica.name:
+                continue
+            label = replica.name
+            self._metrics.replica_in_flight.labels(label).set(replica.load.in_flight)
+            self._metrics.replica_usable.labels(label).set(replica.usable)
+            self._metrics.replica_work.labels(label).set(replica.load.work_seconds)
+            self._metrics.chain_mismatch.labels(label).set(replica.mismatch)
+            if replica.digest is not None:
+                self._metrics.digest_age.labels(label).set(now - replica.digest_at)

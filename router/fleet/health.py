@@ -1,0 +1,75 @@
+"""Whether a replica may be routed to: a small state machine without clock or sockets."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Standing(StrEnum):
+    """`joining` has never passed a probe; `suspect` failed of late; `down` cannot be reached."""
+
+    JOINING = "joining"
+    READY = "ready"
+    SUSPECT = "suspect"
+    DOWN = "down"
+    DRAINING = "draining"
+
+
+class Health:
+    """One replica's standing. Probes and traffic both bear witness; only a probe brings a replica back.
+
+    A client's mistakes (4xx) and back-pressure (429, 503) say nothing about health and are not told here.
+    """
+
+    def __init__(self, failures_to_suspect: int) -> None:
+        self._limit = failures_to_suspect
+        self._probe_failures = 0
+        self._answer_failures = 0
+        self._pause_seconds = _FIRST_PAUSE_SECONDS
+        self._paused_until = float("-inf")
+        self._heard_at = float("-inf")
+        self.standing = Standing.JOINING
+
+    def probe_passed(self, now: float, draining: bool = False) -> None:
+        """A probe was answered as it should be."""
+        self._probe_failures = 0
+        if draining:
+            self.standing = Standing.DRAINING
+        elif now >= self._paused_until:
+            if self.standing is Standing.SUSPECT and self._answer_failures:
+                # On trial: one more failed answer takes it out again, for longer.
+                self._answer_failures = self._limit - 1
+            self.standing = Standing.READY
+
+    def probe_failed(self, now: float, quiet_seconds: float) -> None:
+        """A probe timed out or was answered 5xx. Who was heard from within `quiet_seconds` is merely busy."""
+        if now - self._heard_at < quiet_seconds:
+            return
+        self._probe_failures += 1
+        if self._probe_failures >= self._limit and self.standing is not Standing.JOINING:
+            self.standing = Standing.SUSPECT
+
+    def unreachable(self) -> None:
+        """A connection was refused or torn down: out at once, until a probe passes."""
+        if self.standing is not Standing.JOINING:
+            self.standing = Standing.DOWN
+
+    def heard(self, now: float) -> None:
+        """Bytes of an answer came in."""
+        self._heard_at = now
+
+    def answer_failed(self, now: float) -> None:
+        """A request ended in a 500, a broken answer or silence past its limit."""
+        self._answer_failures += 1
+        if self._answer_failures >= self._limit and self.standing is Standing.READY:
+            self.standing = Standing.SUSPECT
+            self._paused_until = now + self._pause_seconds
+            self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+    def answer_succeeded(self) -> None:
+        """A request was served."""
+        self._answer_failures = 0
+        self._pause_seconds = _FIRST_PAUSE_SECONDS

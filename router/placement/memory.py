@@ -1,0 +1,180 @@
+"""A router's soft memory of prompts: how deep a prompt is known, which prefixes are hot, who served it last.
+
+All of it may be lost at any moment: it sharpens decisions and is never needed for them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp
+
+from router.chain.chain import Chain
+from router.chain.digest import boundaries
+
+# Weights grow by e^(t/tau) instead of all shrinking; past this exponent they are scaled back.
+_MAX_EXPONENT = 40.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is known of one block's name.
+
+    `branches` is the decayed number of different conversations beyond the first that went through it.
+    `tail` is what stood behind it, unnamed, in the last prompt that ended on it; None if none did.
+    """
+
+    at: float
+    served_by: str
+    branches: float = 0.0
+    tail: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What is remembered of a prompt: known to `depth` blocks, last through there at `at` by `served_by`.
+
+    `continues` is true where it goes on from a prompt seen before, not merely shares a beginning with one.
+    """
+
+    depth: int = 0
+    at: float = float("-inf")
+    served_by: str = ""
+    continues: bool = False
+
+
+class Memory:
+    """Names at the chain's boundaries, and block by block where conversations part; least recent go first.
+
+    Popularity is counted in conversations, not requests: a prompt that continues one counts for nothing, so
+    that no conversation makes its own prefix hot, and one whose prefix nobody shares never enters a count.
+    """
+
+    def __init__(self, entries: int, keep_seconds: float, decay_seconds: float) -> None:
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._limit = entries
+        self._keep = keep_seconds
+        self._decay = decay_seconds
+        self._start = 0.0
+        self._total = 0.0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def recall(self, chain: Chain, now: float) -> Recall:
+        """Return what is known of the prompt. Changes nothing."""
+        names = chain.names
+        depth = 0
+        depths = boundaries(len(names))
+        low, high = 0, len(depths)
+        while low < high:
+            middle = (low + high) // 2
+            if self._fresh(names[depths[middle] - 1], now):
+                low = middle + 1
+            else:
+                high = middle
+        if low:
+            depth = depths[low - 1]
+        end = depths[low] - 1 if low < len(depths) else len(names)
+        continues = depth > 0 and self._ends(chain, depth)
+        # Between two boundaries: block by block, over those that a parting or an end has left there.
+        for deeper in range(depth + 1, end + 1):
+            if self._fresh(names[deeper - 1], now):
+                depth = deeper
+                continues = continues or self._ends(chain, deeper)
+        if not depth:
+            return Recall()
+        entry = self._entries[names[depth - 1]]
+        return Recall(depth, entry.at, entry.served_by, continues)
+
+    def hot_depth(self, chain: Chain, recall: Recall, share: float, least: float, now: float) -> int:
+        """Return how many leading blocks are common to `share` of all conversations and `least` at least."""
+        floor = max(share * self._total, least * self._scale(now))
+        hot = 0
+        for depth in self._known_depths(chain, recall.depth):
+            entry = self._entries.get(chain.names[depth - 1])
+            if entry is None:
+                continue
+            if entry.branches < floor:
+                # Popularity falls along a chain: nothing deeper can be hot.
+                break
+            hot = depth
+        return hot
+
+    def conversations(self, now: float) -> float:
+        """Return the decayed number of conversations counted."""
+        return self._total / self._scale(now)
+
+    def record(self, chain: Chain, recall: Recall, served_by: str, now: float) -> None:
+        """Remember a prompt that was served; `recall` is what was known of it before."""
+        names = chain.names
+        if not names:
+            return
+        scale = self._advance(now)
+        if not recall.continues:
+            self._total += scale
+        depths = set(boundaries(len(names)))
+        if 0 < recall.depth < len(names) and not recall.continues:
+            # Here conversations part: leave the next one a finer scale to see just where.
+            depths.update(self._cell(len(names), recall.depth))
+        depths.update(self._known_depths(chain, recall.depth))
+        depths.add(len(names))
+        # Deepest first, so that a beginning is always fresher than what follows it, and outlives it.
+        for depth in sorted(depths, reverse=True):
+            name = names[depth - 1]
+            entry = self._entries.get(name)
+            if entry is None:
+                entry = self._entries[name] = _Entry(now, served_by)
+            else:
+                entry.at = now
+                entry.served_by = served_by
+                self._entries.move_to_end(name)
+                if depth <= recall.depth and not recall.continues:
+                    entry.branches += scale
+        self._entries[names[-1]].tail = chain.remainder
+        self._forget(now)
+
+    def _ends(self, chain: Chain, depth: int) -> bool:
+        """Say whether an earlier prompt ended `depth` blocks in, and this one goes on just as it did."""
+        tail = self._entries[chain.names[depth - 1]].tail
+        return tail is not None and chain.continues(depth, tail)
+
+    def _known_depths(self, chain: Chain, known: int) -> Iterator[int]:
+        """Yield, ascending, the depths up to `known` where names of this chain may be remembered."""
+        last = 0
+        for depth in boundaries(len(chain.names)):
+            if depth > known:
+                break
+            last = depth
+            yield depth
+        yield from range(last + 1, known + 1)
+
+    def _cell(self, block_count: int, depth: int) -> range:
+        """Return the depths between `depth` and the next boundary."""
+        following = next((edge for edge in boundaries(block_count) if edge > depth), block_count + 1)
+        return range(depth + 1, following)
+
+    def _fresh(self, name: bytes, now: float) -> bool:
+        entry = self._entries.get(name)
+        return entry is not None and now - entry.at <= self._keep
+
+    def _scale(self, now: float) -> float:
+        return exp(min((now - self._start) / self._decay, _MAX_EXPONENT))
+
+    def _advance(self, now: float) -> float:
+        """Return the weight of one conversation at `now`; scale everything back before it overflows."""
+        if now - self._start > self._decay * _MAX_EXPONENT / 2:
+            shrink = 1 / self._scale(now)
+            self._total *= shrink
+            for entry in self._entries.values():
+                entry.branches *= shrink
+            self._start = now
+        return self._scale(now)
+
+    def _forget(self, now: float) -> None:
+        while self._entries:
+            entry = next(iter(self._entries.values()))
+            if len(self._entries) <= self._limit and now - entry.at <= self._keep:
+                break
+            self._entries.popitem(last=False)

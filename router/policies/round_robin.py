@@ -1,0 +1,34 @@
+"""round_robin: each request to the next replica. Knows nothing; the yardstick for all others."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from router.placement.ask import Ask, Choice, Ranking
+from router.placement.view import FleetView
+
+
+class Config(BaseModel):
+    """round_robin has no options."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Policy:
+    """Goes round the replicas in the order of their names."""
+
+    def __init__(self, config: Config) -> None:
+        self._served = 0
+
+    def rank(self, ask: Ask, fleet: FleetView, now: float) -> Ranking:
+        """Rank by turn."""
+        replicas = sorted(fleet.replicas, key=lambda replica: replica.name)
+        turn = self._served % len(replicas) if replicas else 0
+        return tuple(
+            Choice(replica.name, replica.epoch, wait_seconds=replica.load.wait_seconds(now), reason="turn")
+            for replica in replicas[turn:] + replicas[:turn]
+        )
+
+    def commit(self, ask: Ask, choice: Choice, now: float) -> None:
+        """Pass the turn on."""
+        self._served += 1
