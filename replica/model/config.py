@@ -47,7 +47,7 @@ class LlamaConfig:
 
 
 def read_config(directory: Path) -> LlamaConfig:
-    """Read `directory`/config.json; raises UnsupportedModel where this decoder would compute something else."""
+    """Read `directory`/config.json; raises UnsupportedModel where this decoder would be wrong."""
     path = directory / "config.json"
     try:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ class Rope:
     ) -> None:
         angles = torch.outer(torch.arange(context_tokens, dtype=torch.float32), frequencies(config))
         self._cosines = torch.cat([angles.cos(), angles.cos()], dim=-1).to(device=device, dtype=dtype)
-        # The minus of the rotated second half is kept in the table, so that a turn is a roll and two products.
+        # The minus of the rotated second half is kept in the table, so a turn is a roll and two products.
         self._sines = torch.cat([-angles.sin(), angles.sin()], dim=-1).to(device=device, dtype=dtype)
 
     def rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,8 @@ _FIRST_LOOK = 512
 
 def choose(logits: Tensor, works: Sequence[Work]) -> list[int]:
     """One token for each row of `logits` [works, vocabulary]; row i follows `works[i].sampling`."""
+    if not works:
+        return []
     best = logits.max(dim=-1)
     if not torch.isfinite(best.values).all():
         raise FloatingPointError("the model computed logits that are not finite")

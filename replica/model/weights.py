@@ -14,6 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from replica.model.config import LlamaConfig, UnsupportedModel
+from replica.model.matrix import Matrix, prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +22,21 @@ class LayerWeights:
     """One decoder layer. Matrices are [out, in]; query, key and value rows are fused, gate and up too."""
 
     attention_norm: Tensor
-    query_key_value: Tensor
-    output: Tensor
+    query_key_value: Matrix
+    output: Matrix
     mlp_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Matrix
+    down: Matrix
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaWeights:
-    """The whole decoder; `head` is the embedding itself where the two are tied."""
+    """The whole decoder; `head` is the embedding again where the two are tied."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
     norm: Tensor
-    head: Tensor
+    head: Matrix
 
 
 class _Files:
@@ -57,8 +58,8 @@ class _Files:
             raise UnsupportedModel(f"{name!r} has shape {tuple(tensor.shape)}, and the config wants {shape}")
         return tensor.to(device=self._device, dtype=self._dtype)
 
-    def stack(self, rows: Sequence[tuple[str, int]], columns: int) -> Tensor:
-        return torch.cat([self.take(name, count, columns) for name, count in rows])
+    def matrix(self, rows: Sequence[tuple[str, int]], columns: int) -> Matrix:
+        return prepare(torch.cat([self.take(name, count, columns) for name, count in rows]))
 
 
 def load_weights(
@@ -75,7 +76,7 @@ def load_weights(
             embedding=embedding,
             layers=tuple(_layer(files, config, f"model.layers.{layer}") for layer in range(config.layers)),
             norm=files.take("model.norm.weight", config.hidden),
-            head=head,
+            head=prepare(head),
         )
 
 
@@ -85,7 +86,7 @@ def _layer(files: _Files, config: LlamaConfig, prefix: str) -> LayerWeights:
     attention = f"{prefix}.self_attn"
     return LayerWeights(
         attention_norm=files.take(f"{prefix}.input_layernorm.weight", config.hidden),
-        query_key_value=files.stack(
+        query_key_value=files.matrix(
             [
                 (f"{attention}.q_proj.weight", queries),
                 (f"{attention}.k_proj.weight", keys),
@@ -93,16 +94,16 @@ def _layer(files: _Files, config: LlamaConfig, prefix: str) -> LayerWeights:
             ],
             config.hidden,
         ),
-        output=files.take(f"{attention}.o_proj.weight", config.hidden, queries),
+        output=files.matrix([(f"{attention}.o_proj.weight", config.hidden)], queries),
         mlp_norm=files.take(f"{prefix}.post_attention_layernorm.weight", config.hidden),
-        gate_up=files.stack(
+        gate_up=files.matrix(
             [
                 (f"{prefix}.mlp.gate_proj.weight", config.intermediate),
                 (f"{prefix}.mlp.up_proj.weight", config.intermediate),
             ],
             config.hidden,
         ),
-        down=files.take(f"{prefix}.mlp.down_proj.weight", config.hidden, config.intermediate),
+        down=files.matrix([(f"{prefix}.mlp.down_proj.weight", config.hidden)], config.intermediate),
     )
 
 
