@@ -133,6 +133,9 @@ class LimitOptions(_Options):
     drain_seconds: float = Field(
         30, ge=0, le=86_400, description="After SIGTERM, how long running answers may take to end."
     )
+    drain_notice_seconds: float = Field(
+        2, ge=0, le=600, description="After SIGTERM, how long clients may still come: they learn of it late."
+    )
     tokenizer_threads: int = Field(2, ge=1, le=64, description="Tokenising releases the GIL; a core each.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from pydantic import ValidationError
 from pydantic_settings import (
@@ -49,7 +49,8 @@ class Settings(BaseSettings):
 
         try:
             loaded = Loaded(**(flags or {}))
-            return cls.model_construct(**{name: getattr(loaded, name) for name in cls.model_fields})
+            values = {name: getattr(loaded, name) for name in cls.model_fields}
+            return cast(Self, cls.model_construct(**values))
         except ValidationError as error:
             lines = [
                 f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"

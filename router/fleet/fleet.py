@@ -80,6 +80,11 @@ class Fleet:
         """Return the models that some member serves, were it usable."""
         return sorted({model for replica in self._replicas.values() for model in replica.models})
 
+    def context_tokens(self, model: str) -> int | None:
+        """Return the shortest context among the replicas that serve `model`; None where none told."""
+        told = [r.state.context_tokens for r in self._routable() if r.state and model in r.models]
+        return min(told, default=None)
+
     def view(self, model: str, now: float) -> FleetView:
         """Return the replicas that may serve `model`."""
         self._unify_names()

@@ -54,7 +54,7 @@ class LoadBook:
             self._settle(lease)
 
     def answered(self, lease: Lease, report: LoadReport | None, now: float) -> None:
-        """Note that an answer to `lease` began, with the report it brought, made after the request came in."""
+        """Note that an answer to `lease` began, and the report it brought, made after the request came in."""
         if report is not None:
             self.reported(report, lease.at, now)
         elif self._report is None:

@@ -83,8 +83,7 @@ class Poller:
         self._compare(state)
         now = self._clock()
         replica.load.reported(state.load, covers_until=asked_at, now=now)
-        health, _ = await self._get("/health")
-        if health >= 500 and not state.draining:
+        if not state.ready:
             # It answers, but must not be routed to: still loading, or broken.
             replica.health.probe_failed(now, quiet_seconds=0)
             return

@@ -16,6 +16,7 @@ class Outcome:
 
     request_id: str
     path: str
+    arrived_at: float
     model: str = ""
     tier: str = "none"
     replica: str = ""

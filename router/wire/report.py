@@ -113,6 +113,7 @@ class ReplicaState:
     """The answer of `GET /state`.
 
     `name` is stable over restarts, `uid` new with each process, `cache_epoch` new with each cleared cache.
+    `ready` is false while it loads or is broken, `draining` true once it takes no new work.
     """
 
     name: str
@@ -125,6 +126,7 @@ class ReplicaState:
     context_tokens: int
     block_count: int
     free_blocks: int
+    ready: bool = True
     draining: bool = False
 
     @property
@@ -161,6 +163,7 @@ class ReplicaState:
                 context_tokens=int(body["context_tokens"]),
                 block_count=int(body["block_count"]),
                 free_blocks=int(body["free_blocks"]),
+                ready=bool(body.get("ready", True)),
                 draining=bool(body.get("draining", False)),
             )
         except (KeyError, TypeError, OverflowError) as error:

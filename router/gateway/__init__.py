@@ -1,0 +1,1 @@
+"""The HTTP surface: reads requests, relays answers."""

@@ -1,0 +1,123 @@
+"""Passes one replica's answer to the client, byte for byte, and notes what it says about itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from router.config import LimitOptions
+from router.gateway.headers import towards_client
+from router.gateway.usage import AnswerReader
+from router.wire.errors import ApiError, Source, error_body
+from router.wire.sse import EventCutter, encode_event
+
+# Answers up to this size are gathered before anything is sent: their usage can be read, and a replica that
+# dies within one is answered with a proper error.
+_GATHERED_BYTES = 1024 * 1024
+
+
+class BrokenOff(Exception):
+    """The answer ended before its end, after bytes of it had reached the client."""
+
+
+class Answer:
+    """One answer on its way. `on_bytes` is called for every chunk that a replica sends."""
+
+    def __init__(
+        self,
+        upstream: aiohttp.ClientResponse,
+        limits: LimitOptions,
+        headers: CIMultiDict[str],
+        on_bytes: Callable[[], None],
+    ) -> None:
+        """`headers` are the router's own, added to the replica's."""
+        self._upstream = upstream
+        self._limits = limits
+        self._headers = towards_client(upstream.headers)
+        self._headers.update(headers)
+        self._on_bytes = on_bytes
+        self.reader = AnswerReader()
+
+    async def pass_on(self, request: web.Request, withhold_usage: bool) -> web.StreamResponse:
+        """Send the answer; `withhold_usage` keeps back the usage chunk that the client did not ask for.
+
+        ApiError where the replica broke off before anything was sent, BrokenOff after.
+        """
+        if self._upstream.content_type == "text/event-stream" and self._upstream.status == 200:
+            return await self._stream_events(request, withhold_usage)
+        return await self._send_body(request)
+
+    async def _send_body(self, request: web.Request) -> web.StreamResponse:
+        gathered = bytearray()
+        try:
+            while len(gathered) < _GATHERED_BYTES and (chunk := await self._next(len(gathered) > 0)):
+                gathered += chunk
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ApiError(
+                502, "the replica broke off its answer", source=Source.REPLICA, tried=True
+            ) from error
+        if self._upstream.content.at_eof():
+            if self._upstream.status == 200 and "content-encoding" not in self._headers:
+                self.reader.read_body(bytes(gathered))
+            return web.Response(status=self._upstream.status, headers=self._headers, body=bytes(gathered))
+        response = web.StreamResponse(status=self._upstream.status, headers=self._headers)
+        response.content_length = self._upstream.content_length
+        await response.prepare(request)
+        await response.write(gathered)
+        try:
+            while chunk := await self._next(True):
+                await response.write(chunk)
+        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, TimeoutError) as error:
+            raise BrokenOff from error
+        await response.write_eof()
+        return response
+
+    async def _stream_events(self, request: web.Request, withhold_usage: bool) -> web.StreamResponse:
+        self._headers.setdefault("Cache-Control", "no-cache")
+        self._headers.setdefault("X-Accel-Buffering", "no")
+        response = web.StreamResponse(status=200, headers=self._headers)
+        await response.prepare(request)
+        cutter = EventCutter()
+        started = False
+        try:
+            while chunk := await self._next(started):
+                started = True
+                await self._write_events(response, cutter.feed(chunk), withhold_usage)
+            rest = cutter.rest()
+            if rest and self.reader.finished:
+                await response.write(rest)
+        except (
+            aiohttp.ClientPayloadError,
+            aiohttp.ServerDisconnectedError,
+            aiohttp.ClientOSError,
+            TimeoutError,
+        ):
+            self.reader.failed = True
+        if not self.reader.finished:
+            # Never a clean end for a cut answer: clients would take it for whole.
+            self.reader.failed = True
+            body = error_body(502, "the replica broke off its answer", code="replica_lost")
+            await response.write(encode_event(body))
+            raise BrokenOff
+        await response.write_eof()
+        return response
+
+    async def _write_events(
+        self, response: web.StreamResponse, events: list[bytes], withhold_usage: bool
+    ) -> None:
+        sent = [event for event in events if not (self.reader.read_event(event) and withhold_usage)]
+        if sent:
+            await response.write(b"".join(sent))
+
+    async def _next(self, started: bool) -> bytes:
+        """Return the next chunk, empty at the end; TimeoutError after too long a silence."""
+        limit = self._limits.idle_seconds if started else self._limits.first_byte_seconds
+        async with asyncio.timeout(limit):
+            chunk = await self._upstream.content.readany()
+        if chunk:
+            self._on_bytes()
+        return chunk

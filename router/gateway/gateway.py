@@ -1,0 +1,193 @@
+"""The gateway: the life of a request, from bytes to outcome, and the router's own endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic, perf_counter, time
+
+from aiohttp import web
+
+from router.config import RouterConfig
+from router.fleet.fleet import Fleet
+from router.gateway.answer import BrokenOff
+from router.gateway.headers import REQUEST_ID_HEADER, request_id_of
+from router.gateway.intake import read_body
+from router.gateway.prepare import READERS, Prepared, Preparer
+from router.gateway.relay import Relay
+from router.observe.ledger import Ledger, Outcome
+from router.observe.metrics import RouterMetrics
+from router.placement.ask import Policy, Ranking
+from router.wire.errors import ApiError, Source, error_body
+
+log = logging.getLogger("kvring.gateway")
+
+# Readiness tells that the fleet can serve; liveness depends on nothing.
+_STARTED = int(time())
+
+
+class Gateway:
+    """Handlers of the router's HTTP surface."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        fleet: Fleet,
+        preparer: Preparer,
+        policy: Policy,
+        relay: Relay,
+        ledger: Ledger,
+        metrics: RouterMetrics,
+    ) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._preparer = preparer
+        self._policy = policy
+        self._relay = relay
+        self._ledger = ledger
+        self._metrics = metrics
+        self._held = 0
+        self.draining = False
+
+    @property
+    def held(self) -> int:
+        """Requests in flight."""
+        return self._held
+
+    def application(self) -> web.Application:
+        """Return the aiohttp application."""
+        application = web.Application(middlewares=[self._frame])
+        for path in READERS:
+            application.router.add_post(path, self.infer)
+        application.router.add_get("/v1/models", self.models)
+        application.router.add_get("/healthz", self.healthz)
+        application.router.add_get("/readyz", self.readyz)
+        application.router.add_get("/metrics", self.metrics)
+        return application
+
+    async def infer(self, request: web.Request) -> web.StreamResponse:
+        """Serve one inference request: prepare, decide, relay."""
+        started = monotonic()
+        outcome = Outcome(
+            request_id=request["request_id"],
+            path=request.path,
+            arrived_at=started,
+            client_retry=request.headers.get("x-stainless-retry-count", "0")[:8],
+        )
+        self._held += 1
+        try:
+            if self._held > self._config.limits.in_flight:
+                raise ApiError(
+                    503, "too many requests in flight", source=Source.ROUTER, retry_after_seconds=1
+                )
+            raw = await read_body(request, self._config.limits)
+            session = request.headers.get(self._config.sessions.header)
+            prepared = await self._preparer.prepare(request.path, raw, session)
+            outcome.model, outcome.tier = prepared.ask.model, prepared.tier
+            outcome.prompt_tokens = prepared.ask.prompt_tokens
+            return await self._relay.run(request, prepared, self._decide(prepared), outcome)
+        except ApiError as error:
+            outcome.status = error.status
+            if outcome.replica:
+                outcome.result = "unanswered"
+            elif error.source is Source.CLIENT:
+                outcome.result = "client_error"
+            raise
+        except (asyncio.CancelledError, ConnectionResetError):
+            outcome.status, outcome.result = 499, "client_closed"
+            raise
+        finally:
+            self._held -= 1
+            outcome.total_seconds = monotonic() - started
+            self._ledger.enter(outcome)
+
+    def _decide(self, prepared: Prepared) -> Ranking:
+        """Rank the replicas that serve the model; ApiError where there is none."""
+        model = prepared.ask.model
+        now = monotonic()
+        view = self._fleet.view(model, now)
+        if not view.replicas:
+            known = self._fleet.known_models()
+            if known and model not in known and model not in self._config.models:
+                raise ApiError(
+                    404,
+                    f"the model {model[:200]!r} does not exist; there are: {', '.join(known[:50])}",
+                    code="model_not_found",
+                    param="model",
+                )
+            raise ApiError(
+                503,
+                "no replica can serve this model now",
+                source=Source.ROUTER,
+                code="no_replica",
+                retry_after_seconds=2,
+            )
+        before = perf_counter()
+        ranking = self._policy.rank(prepared.ask, view, now)
+        self._metrics.decision.observe(perf_counter() - before)
+        return ranking
+
+    async def models(self, request: web.Request) -> web.Response:
+        """List the models that routable replicas serve."""
+        cards = [
+            {"id": model, "object": "model", "created": _STARTED, "owned_by": "kvring"}
+            | ({"max_model_len": length} if (length := self._fleet.context_tokens(model)) else {})
+            for model in self._fleet.models()
+        ]
+        return web.json_response({"object": "list", "data": cards})
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        """Tell that the process lives."""
+        return web.json_response({"status": "ok"})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """Tell whether requests can be served."""
+        if self.draining:
+            return web.json_response({"status": "draining"}, status=503)
+        usable = sum(replica.usable for replica in self._fleet.replicas)
+        total = len(self._fleet.replicas)
+        if not usable:
+            reason = f"none of {total} replicas is usable" if total else "the fleet has no replica"
+            return web.json_response({"status": "not ready", "reason": reason}, status=503)
+        return web.json_response({"status": "ok", "usable_replicas": usable, "replicas": total})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Expose the metrics."""
+        self._fleet.observe()
+        self._metrics.in_flight.set(self._held)
+        return web.Response(
+            body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    @web.middleware
+    async def _frame(
+        self,
+        request: web.Request,
+        handler: web.RequestHandler,  # type: ignore[type-arg]
+    ) -> web.StreamResponse:
+        """Give every request an id, and every error OpenAI's shape."""
+        request["request_id"] = request_id_of(request.headers)
+        try:
+            response: web.StreamResponse = await handler(request)
+        except ApiError as error:
+            response = _error(error.status, error.body(), error.headers())
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            body = error_body(error.status, f"{request.method} {request.path[:200]}: {error.reason}")
+            kept = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+            response = _error(error.status, body, kept)
+        except (BrokenOff, ConnectionResetError):
+            raise
+        except Exception:
+            log.exception("request %s failed", request["request_id"])
+            response = _error(500, error_body(500, "the router failed"), {})
+        if not response.prepared:
+            response.headers.setdefault(REQUEST_ID_HEADER, request["request_id"])
+            if self.draining:
+                response.force_close()
+        return response
+
+
+def _error(status: int, body: bytes, headers: dict[str, str]) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)

@@ -1,0 +1,146 @@
+"""Prepare: from a request's body to an ask, and to the bytes that go upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from xxhash import xxh3_128_digest
+
+from router.chain.chain import Chain, ChainIdentity
+from router.chain.namer import BYTES_PER_TOKEN, ChainNamer
+from router.chain.options import ChainOptions
+from router.chain.prompt import CanonicalPrompt, PromptError, chat_prompt, completion_prompts
+from router.chain.template import RenderError
+from router.chain.tokenizer import ModelTokenizer
+from router.config import LimitOptions, ModelOptions
+from router.placement.ask import Ask
+from router.wire.body import parse_body
+from router.wire.errors import ApiError
+
+# Bodies up to this size are named at once: under 5 ms of tokenising; longer ones go to a thread.
+_INLINE_BYTES = 4096
+_LONGEST_SESSION = 1024
+
+ReadPrompts = Callable[[Mapping[str, Any]], list[CanonicalPrompt]]
+
+
+def read_chat(body: Mapping[str, Any]) -> list[CanonicalPrompt]:
+    """Read a chat as a list of one prompt."""
+    return [chat_prompt(body)]
+
+
+READERS: Mapping[str, ReadPrompts] = {
+    "/v1/chat/completions": read_chat,
+    "/v1/completions": completion_prompts,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request ready to be decided: the ask, how it was named, and the body to send.
+
+    `usage_asked` is true where the router asked for the usage of a stream, which the client did not.
+    """
+
+    ask: Ask
+    tier: str
+    body: bytes
+    stream: bool
+    usage_asked: bool
+
+
+class Preparer:
+    """Names prompts of every model, by its tokenizer where there is one, else by bytes."""
+
+    def __init__(self, chain: ChainOptions, models: Mapping[str, ModelOptions], limits: LimitOptions) -> None:
+        """Load the tokenizers; FileNotFoundError or ValueError where one cannot be read."""
+        self._limits = limits
+        self._by_bytes = ChainNamer(chain.algorithm, chain.seed, chain.block_tokens, None)
+        self._namers = {
+            name: ChainNamer(
+                chain.algorithm,
+                chain.seed,
+                chain.block_tokens,
+                ModelTokenizer.from_directory(options.tokenizer_directory),
+            )
+            for name, options in models.items()
+            if options.tokenizer_directory is not None
+        }
+        self._threads = ThreadPoolExecutor(limits.tokenizer_threads, thread_name_prefix="tokenize")
+
+    def identity_of(self, model: str) -> ChainIdentity:
+        """Return the identity of the chain that prompts of `model` get."""
+        return self._namers.get(model, self._by_bytes).identity
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def prepare(self, path: str, raw: bytes, session: str | None) -> Prepared:
+        """Read a request; ApiError 400 where the body is not one."""
+        body = parse_body(raw)
+        try:
+            prompts = READERS[path](body)
+        except PromptError as error:
+            raise ApiError(400, str(error), param=error.field) from error
+        prompt = prompts[0]
+        if len(raw) > _INLINE_BYTES:
+            loop = asyncio.get_running_loop()
+            chain, tier = await loop.run_in_executor(self._threads, self._name, prompt, len(raw))
+        else:
+            chain, tier = self._name(prompt, len(raw))
+        prompt_tokens = chain.prompt_tokens if chain else len(raw) // BYTES_PER_TOKEN
+        ask = Ask(
+            model=prompt.keys.model,
+            prompt_tokens=max(1, prompt_tokens),
+            spread=uuid4().bytes,
+            chain=chain,
+            session=_session_key(session),
+        )
+        stream = body.get("stream") is True
+        sent, usage_asked = _ask_for_usage(raw, body) if stream else (raw, False)
+        return Prepared(ask, tier, sent, stream, usage_asked)
+
+    def _name(self, prompt: CanonicalPrompt, size: int) -> tuple[Chain | None, str]:
+        """Return the chain and the tier. The tier depends on the request alone, so that routers agree."""
+        namer = self._namers.get(prompt.keys.model)
+        if namer is not None and prompt.renderable and size <= self._limits.tokenised_bytes:
+            try:
+                return namer.chain(prompt), "tokens"
+            except RenderError:
+                # The replica will say what is wrong with it; until then bytes serve.
+                pass
+        return self._by_bytes.chain(prompt), "bytes"
+
+
+def _session_key(session: str | None) -> bytes | None:
+    """Hash a session id: any text becomes a key, an empty or oversized one none."""
+    if not session or len(session) > _LONGEST_SESSION:
+        return None
+    return xxh3_128_digest(session.encode("utf-8", "surrogateescape"))
+
+
+def _ask_for_usage(raw: bytes, body: Mapping[str, Any]) -> tuple[bytes, bool]:
+    """Return a stream's body with include_usage set, and whether that is the router's doing.
+
+    The hit ratio is counted from usage, which streams carry only when asked. All other bytes stay as sent,
+    unless the client sent stream_options of its own.
+    """
+    options = body.get("stream_options")
+    if isinstance(options, dict) and options.get("include_usage") is True:
+        return raw, False
+    if "stream_options" not in body:
+        start = raw.index(b"{") + 1
+        return raw[:start] + b'"stream_options":{"include_usage":true},' + raw[start:], True
+    if options is None or isinstance(options, dict):
+        # The standard library keeps what orjson would round: integers of any size.
+        changed = {**json.loads(raw), "stream_options": {**(options or {}), "include_usage": True}}
+        return json.dumps(changed, ensure_ascii=False).encode(), True
+    # Not what the field may be: the replica shall say so.
+    return raw, False

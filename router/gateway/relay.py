@@ -1,0 +1,180 @@
+"""The relay: walks down a ranking until a replica answers, and passes that answer on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from router.config import LimitOptions, ObserveOptions
+from router.fleet.fleet import Fleet
+from router.fleet.replica import Replica
+from router.gateway.answer import Answer, BrokenOff
+from router.gateway.headers import REQUEST_ID_HEADER, towards_replica
+from router.gateway.prepare import Prepared
+from router.gateway.upstream import Refused, Silent, Upstream, UpstreamError, Vanished
+from router.observe.ledger import Outcome
+from router.observe.metrics import RouterMetrics
+from router.placement.ask import Ask, Choice, Ranking
+from router.wire.errors import ApiError, Source
+from router.wire.report import ORCA_HEADER, LoadReport
+
+Commit = Callable[[Ask, Choice, float], None]
+
+# Back-pressure: the replica did not take the request, so another may.
+_TURNED_AWAY = (429, 503)
+
+
+class Relay:
+    """Dispatches requests. `commit` is told of each that a replica accepted."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        upstream: Upstream,
+        commit: Commit,
+        policy_name: str,
+        limits: LimitOptions,
+        observe: ObserveOptions,
+        metrics: RouterMetrics,
+    ) -> None:
+        self._fleet = fleet
+        self._upstream = upstream
+        self._commit = commit
+        self._policy_name = policy_name
+        self._limits = limits
+        self._observe = observe
+        self._metrics = metrics
+
+    async def run(
+        self, request: web.Request, prepared: Prepared, ranking: Ranking, outcome: Outcome
+    ) -> web.StreamResponse:
+        """Answer the request; ApiError where no replica does."""
+        headers = towards_replica(request.headers, request.remote, outcome.request_id)
+        to_try = deque(ranking[: self._limits.attempts])
+        ran_once = fresh = False
+        while to_try:
+            choice = to_try.popleft()
+            replica = self._fleet.by_name(choice.name)
+            if replica is None:
+                continue
+            outcome.attempts += 1
+            outcome.replica, outcome.reason = choice.name, choice.reason
+            outcome.expected_tokens = choice.expected_tokens
+            lease = replica.load.open(choice.prefill_seconds, monotonic())
+            try:
+                url = replica.url + request.path_qs
+                answer = await self._upstream.send(url, prepared.body, headers, fresh)
+                try:
+                    report = LoadReport.from_orca(answer.headers.get(ORCA_HEADER, ""))
+                    replica.load.answered(lease, report, monotonic())
+                    if answer.status in _TURNED_AWAY and to_try:
+                        self._note_failover(choice, str(answer.status))
+                        continue
+                    return await self._pass_on(request, prepared, choice, replica, answer, outcome)
+                finally:
+                    # Wholly read, the connection is back in the pool already; else nobody wants the rest.
+                    answer.close()
+            except Refused as error:
+                replica.health.unreachable()
+                self._note_failover(choice, "refused")
+                if not to_try:
+                    raise _no_answer(error, outcome) from error
+            except Vanished as error:
+                if ran_once:
+                    replica.health.unreachable()
+                    raise _no_answer(error, outcome) from error
+                ran_once = True
+                self._note_failover(choice, "vanished")
+                if error.reused:
+                    # Most likely only the idle connection was closed: the same replica, on a new one.
+                    to_try.appendleft(choice)
+                    fresh = True
+                    continue
+                replica.health.unreachable()
+                if not to_try:
+                    raise _no_answer(error, outcome) from error
+            except UpstreamError as error:
+                replica.health.answer_failed(monotonic())
+                raise _no_answer(error, outcome) from error
+            finally:
+                replica.load.close(lease)
+            fresh = False
+        raise ApiError(503, "no replica is left to try", source=Source.ROUTER, retry_after_seconds=1)
+
+    async def _pass_on(
+        self,
+        request: web.Request,
+        prepared: Prepared,
+        choice: Choice,
+        replica: Replica,
+        upstream: aiohttp.ClientResponse,
+        outcome: Outcome,
+    ) -> web.StreamResponse:
+        now = monotonic()
+        outcome.status = upstream.status
+        if upstream.status < 400:
+            self._commit(prepared.ask, choice, now)
+
+        def on_bytes() -> None:
+            replica.health.heard(monotonic())
+            if outcome.first_byte_seconds is None:
+                outcome.first_byte_seconds = monotonic() - outcome.arrived_at
+
+        answer = Answer(upstream, self._limits, self._own_headers(prepared, choice, outcome), on_bytes)
+        try:
+            response = await answer.pass_on(request, prepared.usage_asked)
+        except BrokenOff:
+            outcome.result = "broken_off"
+            replica.health.answer_failed(monotonic())
+            self._read(answer, outcome)
+            # No terminating chunk: the client must see that this is not the end.
+            if request.transport is not None:
+                request.transport.close()
+            raise
+        except ApiError:
+            replica.health.answer_failed(monotonic())
+            raise
+        self._read(answer, outcome)
+        if upstream.status >= 500 and upstream.status not in _TURNED_AWAY:
+            outcome.result = "replica_error"
+            replica.health.answer_failed(monotonic())
+        elif upstream.status >= 400:
+            outcome.result = "turned_away" if upstream.status in _TURNED_AWAY else "client_error"
+        elif answer.reader.failed:
+            outcome.result = "replica_error"
+        else:
+            replica.health.answer_succeeded()
+        return response
+
+    def _read(self, answer: Answer, outcome: Outcome) -> None:
+        outcome.hit_tokens = answer.reader.cached_tokens
+        if answer.reader.prompt_tokens is not None:
+            outcome.prompt_tokens = answer.reader.prompt_tokens
+
+    def _own_headers(self, prepared: Prepared, choice: Choice, outcome: Outcome) -> CIMultiDict[str]:
+        headers = CIMultiDict({REQUEST_ID_HEADER: outcome.request_id})
+        if self._observe.response_headers:
+            headers["x-kvring-replica"] = choice.name
+            headers["x-kvring-expected-tokens"] = str(choice.expected_tokens)
+            headers["x-kvring-policy"] = self._policy_name
+            headers["x-kvring-tier"] = prepared.tier
+        return headers
+
+    def _note_failover(self, choice: Choice, reason: str) -> None:
+        self._metrics.failovers.labels(choice.name, reason).inc()
+
+
+def _no_answer(error: UpstreamError, outcome: Outcome) -> ApiError:
+    tried = outcome.attempts > 1
+    if isinstance(error, Silent):
+        return ApiError(504, "the replica did not answer in time", source=Source.REPLICA, tried=True)
+    if isinstance(error, Refused):
+        return ApiError(
+            503, "no replica could be reached", source=Source.REPLICA, retry_after_seconds=1, tried=tried
+        )
+    return ApiError(502, "the replica broke off before it answered", source=Source.REPLICA, tried=tried)

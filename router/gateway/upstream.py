@@ -1,0 +1,101 @@
+"""Upstream: sends a request to one replica, and says in which of few ways that failed."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+from multidict import CIMultiDict
+
+from router.config import LimitOptions
+
+
+class UpstreamError(Exception):
+    """A request to a replica failed before its answer began."""
+
+
+class Refused(UpstreamError):
+    """No connection: the replica never saw the request."""
+
+
+class Vanished(UpstreamError):
+    """The connection ended, by reset or end of file, before any byte of an answer.
+
+    `reused` says that it was one kept from before, which the replica may have closed just then.
+    """
+
+    def __init__(self, message: str, reused: bool) -> None:
+        super().__init__(message)
+        self.reused = reused
+
+
+class Silent(UpstreamError):
+    """No answer in time. The replica may be computing it: never sent again."""
+
+
+class Garbled(UpstreamError):
+    """What came back is not HTTP, or a redirect, which no replica has cause to send."""
+
+
+class Upstream:
+    """Pooled connections to the replicas; `close` ends them."""
+
+    def __init__(self, limits: LimitOptions) -> None:
+        self._limits = limits
+        self._pooled = self._session(
+            aiohttp.TCPConnector(limit=0, keepalive_timeout=limits.idle_connection_seconds, ttl_dns_cache=10)
+        )
+        self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=10))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pooled.close()
+        await self._fresh.close()
+
+    async def send(
+        self, url: str, body: bytes, headers: CIMultiDict[str], fresh: bool = False
+    ) -> aiohttp.ClientResponse:
+        """Post the request and return the answer once its headers are here; UpstreamError otherwise.
+
+        `fresh` asks for a connection of its own. The caller closes or releases the answer.
+        """
+        session = self._fresh if fresh else self._pooled
+        connection = SimpleNamespace(reused=False)
+        try:
+            async with asyncio.timeout(self._limits.first_byte_seconds):
+                answer = await session.post(
+                    url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=connection
+                )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Refused(str(error)) from error
+        except TimeoutError as error:
+            raise Silent(f"no answer within {self._limits.first_byte_seconds:g} s") from error
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            raise Vanished(str(error) or type(error).__name__, connection.reused) from error
+        except aiohttp.ClientError as error:
+            raise Garbled(str(error)) from error
+        if 300 <= answer.status < 400:
+            answer.close()
+            raise Garbled(f"answered with a redirect ({answer.status})")
+        return answer
+
+    def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_note_reuse)
+        return aiohttp.ClientSession(
+            connector=connector,
+            # Streams last as long as they last: waits are bounded where they are made.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_seconds),
+            # Bytes and their Content-Encoding pass together.
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Content-Type"),
+            trust_env=False,
+            trace_configs=[trace],
+        )
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, parameters: Any) -> None:
+    context.trace_request_ctx.reused = True
