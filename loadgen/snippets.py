@@ -1,0 +1,40 @@
+"""What to type next: a `curl` line and an `openai` program that work as printed."""
+
+from __future__ import annotations
+
+import json
+
+
+def curl_line(url: str, model: str) -> str:
+    """Return a shell command that asks the address `url` one question."""
+    body = json.dumps(
+        {"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    )
+    return f"curl -s {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+def openai_program(url: str, model: str) -> str:
+    """Return a Python program that asks the address `url` one question and prints the answer as it comes."""
+    return f"""\
+from openai import OpenAI
+
+client = OpenAI(base_url="{url}/v1", api_key="none")
+stream = client.chat.completions.create(
+    model="{model}",
+    messages=[{{"role": "user", "content": "What is the capital of France?"}}],
+    stream=True,
+)
+for chunk in stream:
+    if chunk.choices:
+        print(chunk.choices[0].delta.content or "", end="", flush=True)
+print()
+"""
+
+
+def how_to_ask(url: str, model: str) -> str:
+    """Return both, with a line of words each."""
+    program = "".join(f"    {line}\n" if line else "\n" for line in openai_program(url, model).splitlines())
+    return (
+        f"Ask it from a shell:\n\n    {curl_line(url, model)}\n\n"
+        f"or with the openai package (pip install openai):\n\n{program}"
+    )

@@ -1,0 +1,1 @@
+"""Seeded workloads: what the users of a run ask, turn by turn."""
