@@ -7,7 +7,6 @@ import logging
 import signal
 import sys
 from time import monotonic
-from typing import Self
 
 import aiohttp
 import uvloop
@@ -32,79 +31,64 @@ _DRAIN_STEP_SECONDS = 0.05
 
 
 class Router:
-    """A running router. Use `start`; `address` is where it listens."""
+    """One router. Built within a running event loop; `address` is known once it has started."""
 
     def __init__(self, config: RouterConfig) -> None:
-        """Build all parts; PolicyError or OSError where the options do not fit the world."""
+        """Build all parts; PolicyError, OSError or ValueError where the options do not fit the world."""
         self._config = config
+        self._metrics = RouterMetrics()
+        policy = load_policy(config.policy.name, config.policy.options)
         self._preparer = Preparer(config.chain, config.models, config.limits)
-        self._policy = load_policy(config.policy.name, config.policy.options)
-        self._upstream: Upstream
-        self._control: aiohttp.ClientSession
-        self._runner: web.AppRunner
-        self._gateway: Gateway
-        self._fleet: Fleet
-        self.address = ""
-
-    @classmethod
-    async def start(cls, config: RouterConfig) -> Self:
-        """Build a router, listen, and begin to watch the fleet."""
-        router = cls(config)
-        metrics = RouterMetrics()
-        router._upstream = Upstream(config.limits)
+        self._upstream = Upstream(config.limits)
         # Probes never wait behind requests, nor follow what a replica says or the environment proxies.
-        router._control = aiohttp.ClientSession(
+        self._control = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=config.limits.idle_connection_seconds),
             trust_env=False,
         )
-        router._fleet = Fleet(
+        self._fleet = Fleet(
             config.fleet,
             _sources(config),
-            router._control,
-            router._preparer.identity_of,
-            metrics,
+            self._control,
+            self._preparer.identity_of,
+            self._metrics,
             monotonic,
         )
         relay = Relay(
-            router._fleet,
-            router._upstream,
-            router._policy.commit,
+            self._fleet,
+            self._upstream,
+            policy.commit,
             config.policy.name,
             config.limits,
             config.observe,
-            metrics,
+            self._metrics,
         )
-        router._gateway = Gateway(
-            config,
-            router._fleet,
-            router._preparer,
-            router._policy,
-            relay,
-            Ledger(metrics, config.observe.access_log),
-            metrics,
-        )
-        router._runner = web.AppRunner(
-            router._gateway.application(),
+        ledger = Ledger(self._metrics, config.observe.access_log)
+        self._gateway = Gateway(config, self._fleet, self._preparer, policy, relay, ledger, self._metrics)
+        self._runner = web.AppRunner(
+            self._gateway.application(),
             access_log=None,
             # Otherwise a client that leaves before a plain answer is there would not be noticed.
             handler_cancellation=True,
             max_line_size=_HEADER_BYTES,
             max_field_size=_HEADER_BYTES,
         )
-        await router._runner.setup()
-        site = web.TCPSite(router._runner, config.listen.host, config.listen.port, reuse_address=True)
-        await site.start()
-        host, port = router._runner.addresses[0][:2]
-        router.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        await router._fleet.start()
-        return router
+        self.address = ""
+
+    async def start(self) -> None:
+        """Listen, and begin to watch the fleet."""
+        await self._runner.setup()
+        listen = self._config.listen
+        await web.TCPSite(self._runner, listen.host, listen.port).start()
+        host, port = self._runner.addresses[0][:2]
+        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        await self._fleet.start()
 
     async def drain(self) -> None:
         """Turn unready, let what runs end within the limit, and keep serving who still comes meanwhile."""
         self._gateway.draining = True
         started = monotonic()
         limits = self._config.limits
-        while monotonic() - started < limits.drain_seconds and (
+        while monotonic() - started < limits.drain_seconds and (  # noqa: ASYNC110 - time alone may end it
             self._gateway.held or monotonic() - started < limits.drain_notice_seconds
         ):
             await asyncio.sleep(_DRAIN_STEP_SECONDS)
@@ -145,7 +129,8 @@ async def _serve(config: RouterConfig) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    router = await Router.start(config)
+    router = Router(config)
+    await router.start()
     log.info("listening on %s, policy %s", router.address, config.policy.name)
     await asked.wait()
     log.info("draining")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from time import monotonic, perf_counter, time
 
 from aiohttp import web
@@ -161,14 +162,12 @@ class Gateway:
 
     @web.middleware
     async def _frame(
-        self,
-        request: web.Request,
-        handler: web.RequestHandler,  # type: ignore[type-arg]
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Give every request an id, and every error OpenAI's shape."""
         request["request_id"] = request_id_of(request.headers)
         try:
-            response: web.StreamResponse = await handler(request)
+            response = await handler(request)
         except ApiError as error:
             response = _error(error.status, error.body(), error.headers())
         except web.HTTPException as error:
