@@ -139,7 +139,7 @@ async def _read(response: aiohttp.ClientResponse, reader: StreamReader) -> None:
         reader.feed(chunk, perf_counter())
         if reader.done_at is not None:
             break
-    reader.finish()
+    reader.finish(perf_counter())
     # The answer is whole. A moment for the body's end, so that the connection can serve again.
     with suppress(aiohttp.ClientError, TimeoutError):
         async with asyncio.timeout(_END_SECONDS):

@@ -169,8 +169,8 @@ class Fleet:
 
 async def bundled_model() -> Path:
     """Return the directory of the model that comes along, converted on first use; LaunchError without it."""
-    # In a process of its own, since the conversion imports torch; -P, so that no module of the user's directory
-    # is taken for one of ours.
+    # In a process of its own, since the conversion imports torch; -P, so that no module of the directory the
+    # user happens to be in is taken for one of ours.
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",

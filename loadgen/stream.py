@@ -41,18 +41,25 @@ class StreamReader:
     def feed(self, chunk: bytes, now: float) -> None:
         """Take bytes that came at `now`; StreamFault for an error event or what is not a chat chunk."""
         for event in self._cutter.feed(chunk):
-            data = event_data(event)
-            if data == b"[DONE]":
-                self.done_at = now
-                return
-            if data is not None:
-                self._take(data, now)
+            self._event(event, now)
 
-    def finish(self) -> None:
-        """Say that the stream has ended; StreamFault unless it was whole."""
+    def finish(self, now: float) -> None:
+        """Say that the stream ended at `now`; StreamFault unless it was whole."""
+        # A last blank line made of CRs alone is told from half a CRLF only now.
+        if (rest := self._cutter.rest()).endswith((b"\r", b"\n")):
+            self._event(rest, now)
         if self.done_at is None or not self._finished:
             lacking = "without [DONE]" if self.done_at is None else "without a finish_reason"
             raise StreamFault("truncated", f"the stream ended {lacking}")
+
+    def _event(self, event: bytes, now: float) -> None:
+        data = event_data(event)
+        if self.done_at is not None or data is None:
+            return
+        if data == b"[DONE]":
+            self.done_at = now
+        else:
+            self._take(data, now)
 
     def _take(self, data: bytes, now: float) -> None:
         try:

@@ -22,6 +22,7 @@ _ROWS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("answer tokens/s", lambda run: f"{run.answer_tokens_per_second:,.1f}"),
     ("busiest replica's share", lambda run: _ratio(run.busiest_replica_ratio)),
     ("turns that kept their replica", lambda run: _ratio(run.kept_replica_ratio)),
+    ("sessions turned away", lambda run: f"{run.sessions_turned_away:,}"),
     ("wall time", lambda run: f"{run.wall_seconds:,.1f} s"),
 )
 
