@@ -115,6 +115,8 @@ class TorchRunner:
 
     def run(self, batch: Batch) -> list[int | None]:
         """See replica.batch.Runner."""
+        if not batch.works:
+            return []
         logits = self.logits(batch)
         chosen = iter(choose(logits, [work for work in batch.works if work.sample]))
         return [next(chosen) if work.sample else None for work in batch.works]
