@@ -80,7 +80,12 @@ class ChainNamer:
             data = self.tokenizer.encode(prompt.text, add_special_tokens=True)
             return self._chain_of([data], 0, prompt.keys)
         segments, preamble = self.tokenizer.segments(prompt)
-        return self._chain_of([segment.encode() for segment in segments], preamble, prompt.keys, encode=True)
+        return self._chain_of(
+            [segment.encode() for segment in segments],
+            sum(len(self._encode(text.encode())) for text in preamble),
+            prompt.keys,
+            encode=True,
+        )
 
     def chain_of_tokens(self, tokens: Sequence[int], keys: Keys) -> Chain:
         """Return the chain of a prompt given as token ids."""
@@ -90,7 +95,7 @@ class ChainNamer:
         """Name the full blocks of packed tokens that follow `parent`; block `first` is the first of them."""
         return self._algorithm.name_blocks(parent, data, self.block_bytes, keys, first)
 
-    def _chain_of(self, pieces: list[bytes], preamble: int, keys: Keys, encode: bool = False) -> Chain:
+    def _chain_of(self, pieces: list[bytes], preamble_bytes: int, keys: Keys, encode: bool = False) -> Chain:
         """Chain pieces of data (or, with `encode`, of text) one after the other."""
         first_block = {0: keys.of_first_block()}
         state = _Segment(b"", (), self.root, b"")
@@ -98,8 +103,7 @@ class ChainNamer:
         place = blake2b(first_block[0], digest_size=16, person=b"text" if encode else b"data").digest()
         names: list[bytes] = []
         data: list[bytes] = []
-        preamble_bytes = 0
-        for index, piece in enumerate(pieces):
+        for piece in pieces:
             place = blake2b(piece, digest_size=16, key=place).digest()
             with self._lock:
                 known = self._states.get(place)
@@ -109,8 +113,6 @@ class ChainNamer:
             state = known
             names += state.names
             data.append(state.data)
-            if index < preamble:
-                preamble_bytes += len(state.data)
         whole = b"".join(data)
         per_token = self.block_bytes // self.block_tokens
         return Chain(

@@ -101,7 +101,7 @@ def completion_prompts(body: Mapping[str, Any]) -> list[CanonicalPrompt]:
 
 
 def canonical_pieces(prompt: CanonicalPrompt) -> tuple[list[bytes], int]:
-    """Return the prompt in rendering order, a piece a message, and how many pieces are preamble.
+    """Return the prompt in rendering order, a piece a message, and the length of its preamble in bytes.
 
     For a chain over bytes, where tokens cannot be had: a conversation's next turn extends the pieces.
     """
@@ -118,7 +118,10 @@ def canonical_pieces(prompt: CanonicalPrompt) -> tuple[list[bytes], int]:
         for key in sorted(message.keys() - {"role", "content"}):
             parts += [_FIELD, key.encode(), _FIELD, _sorted_json(message[key])]
         pieces.append(b"".join((*parts, _END)))
-    return pieces, 1 + prompt.preamble_messages
+    preamble = pieces[: 1 + prompt.preamble_messages]
+    # The role of the first message behind it is the same in every conversation, too.
+    header = pieces[len(preamble)].index(_FIELD) + 1 if len(preamble) < len(pieces) else 0
+    return pieces, sum(map(len, preamble)) + header
 
 
 def _message(message: object, position: int) -> tuple[dict[str, Any], bool]:

@@ -17,6 +17,8 @@ from router.chain.template import ChatTemplate, RenderError
 # Tokens that open a message in ChatML and in Llama 3's format. BPE never merges across an added token, so a
 # text may be cut just before one, and only there, without changing its tokens.
 _TURN_MARKERS = ("<|im_start|>", "<|start_header_id|>")
+# A message's header: up to its line's end in ChatML, to the empty line behind it in Llama 3's format.
+_HEADER = re.compile(r"<\|im_start\|>[^\n]*\n|<\|start_header_id\|>[^\n]*\n\n")
 _PREAMBLE_ROLES = ("system", "developer")
 
 
@@ -55,14 +57,15 @@ class ModelTokenizer:
         """The template's fingerprint, empty where there is none."""
         return self._template.fingerprint if self._template else ""
 
-    def segments(self, prompt: CanonicalPrompt) -> tuple[list[str], int]:
-        """Render a chat or a text prompt; return its segments and how many of them are preamble.
+    def segments(self, prompt: CanonicalPrompt) -> tuple[list[str], list[str]]:
+        """Render a chat or a text prompt; return its segments, and its preamble as texts to encode.
 
-        The segments' tokens, put together, are the tokens of the whole. RenderError where the template
-        refuses the messages, or there is none.
+        The segments' tokens, put together, are the tokens of the whole. The preamble is the segments ahead
+        of the conversation, and the header of its first message, which all conversations share too.
+        RenderError where the template refuses the messages, or there is none.
         """
         if prompt.text is not None:
-            return (self._cut(prompt.text), 0)
+            return self._cut(prompt.text), []
         if self._template is None:
             raise RenderError("the model has no chat template")
         segments = self._cut(self._template.render(prompt))
@@ -78,16 +81,17 @@ class ModelTokenizer:
             return [text]
         return [segment for segment in self._border.split(text) if segment]
 
-    def _preamble(self, segments: list[str]) -> int:
+    def _preamble(self, segments: list[str]) -> list[str]:
         if not self._marker:
-            return 0
+            return []
         for index, segment in enumerate(segments):
             opened = segment.startswith(self._marker)
             role = segment[len(self._marker) :].lstrip() if opened else ""
             # Text before the first message (a begin-of-text token) belongs to the preamble too.
             if (opened or index > 0) and not role.startswith(_PREAMBLE_ROLES):
-                return index
-        return len(segments)
+                header = _HEADER.match(segment)
+                return [*segments[:index], *([header.group()] if header else [])]
+        return segments
 
 
 def _turn_marker(description: dict[str, Any]) -> str | None:
