@@ -1,0 +1,254 @@
+"""Builds a replica from its options, and runs it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+
+import uvloop
+from aiohttp import web
+
+from replica.batch import Runner
+from replica.block_pool import BlockPool
+from replica.digests import DigestKeeper
+from replica.engine import Engine
+from replica.generation import Generation
+from replica.load import PrefillMeter, WorkLoad
+from replica.metrics import Metrics, Readings
+from replica.options import ReplicaOptions
+from replica.prepare import Preparer, read_end_ids
+from replica.runner.echo import EchoRunner
+from replica.scheduler import Scheduler
+from replica.server import Ready, Server
+from replica.service import Service
+from router.chain.chain import TOKEN_BYTES, unpack_tokens
+from router.chain.namer import ChainNamer
+from router.chain.tokenizer import ModelTokenizer
+
+_log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 10.0
+# With no tokenizer any word is a token.
+_ALL_WORDS = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What takes long to make."""
+
+    runner: Runner
+    namer: ChainNamer
+    end_ids: frozenset[int]
+
+
+class RunningReplica:
+    """A replica that listens. Made by `start`."""
+
+    def __init__(self, options: ReplicaOptions) -> None:
+        self.options = options
+        self.host = options.host
+        self.port = options.port
+        self.metrics = Metrics(options.model)
+        self.server = Server(options, token_hex(8), self.metrics)
+        self._executor = ThreadPoolExecutor(options.limits.threads, thread_name_prefix="prepare")
+        self._runner = web.AppRunner(
+            self.server.application(),
+            handler_cancellation=True,
+            keepalive_timeout=options.keepalive_seconds,
+            access_log=None,
+            shutdown_timeout=1.0,
+        )
+        self._loading: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a path."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def service(self) -> Service:
+        """The service; RuntimeError while the model loads."""
+        if self.server.ready is None:
+            raise RuntimeError("the replica is still loading")
+        return self.server.ready.service
+
+    async def open(self) -> None:
+        """Listen, and begin to load."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.options.host, self.options.port, backlog=1024)
+        try:
+            await site.start()
+        except OSError:
+            await self.stop()
+            raise
+        self.host, self.port = self._runner.addresses[0][:2]
+        self._loading = asyncio.create_task(self._load())
+
+    async def loaded(self) -> None:
+        """Wait until the model is loaded; raises what stopped it from loading."""
+        assert self._loading is not None
+        await asyncio.shield(self._loading)
+
+    async def drain(self) -> None:
+        """Refuse new work from now on, let running answers finish, then end those that take too long."""
+        self.server.draining = True
+        if self.server.ready is None:
+            return
+        linger = asyncio.create_task(asyncio.sleep(self.options.linger_seconds))
+        service = self.server.ready.service
+        try:
+            async with asyncio.timeout(self.options.drain_seconds):
+                await service.drained()
+        except TimeoutError:
+            _log.warning("%d sequences did not finish in time and are ended", service.leased)
+            service.fail_all()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await service.drained()
+        await linger
+
+    async def stop(self) -> None:
+        """Stop at once; running requests are cut."""
+        self.server.draining = True
+        if self._loading is not None and not self._loading.done():
+            self._loading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._loading
+        await self._runner.cleanup()
+        if self.server.ready is not None and not await self.server.ready.service.stop(_STOP_SECONDS):
+            _log.warning("the running step goes on; its thread is left behind")
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _load(self) -> None:
+        loop = asyncio.get_running_loop()
+        loaded = await loop.run_in_executor(None, _load, self.options)
+        self.server.ready = self._assemble(loaded)
+        _log.info("replica %s serves %s on %s", self.options.name, self.options.model, self.url)
+
+    def _assemble(self, loaded: _Loaded) -> Ready:
+        options, runner, namer = self.options, loaded.runner, loaded.namer
+        pool = BlockPool(runner.block_count)
+        work = WorkLoad(PrefillMeter(options.prefill_start()))
+        scheduler = Scheduler(
+            pool,
+            namer,
+            work,
+            block_tokens=runner.block_tokens,
+            max_running=options.scheduler.max_running,
+            max_batch_tokens=options.scheduler.max_batch_tokens,
+            reuse=options.enable_prefix_caching,
+        )
+        engine = Engine(runner, scheduler, work, self.metrics.observe_step, options.digest_seconds)
+        service = Service(
+            engine,
+            work,
+            max_requests=options.scheduler.max_running + options.scheduler.max_waiting,
+            observe=self.metrics.observe_output,
+        )
+        tokenizer = namer.tokenizer
+        preparer = Preparer(
+            namer=namer,
+            context_tokens=min(runner.context_tokens, runner.block_count * runner.block_tokens),
+            vocabulary=tokenizer.tokenizer.get_vocab_size() if tokenizer else _ALL_WORDS,
+            end_ids=loaded.end_ids,
+            default_answer_tokens=options.limits.default_answer_tokens,
+        )
+        generation = Generation(service, preparer, options.model, options.limits, self._executor)
+        digests = DigestKeeper(namer.identity.fingerprint, self.server.epoch_of, self._executor)
+        readings = Readings(lambda: engine.snapshot, service.report, lambda: service.prefill)
+        self.metrics.watch(readings, namer.identity, options.enable_prefix_caching)
+        return Ready(service, generation, digests, namer.identity, preparer.context_tokens)
+
+
+async def start(options: ReplicaOptions, *, wait: bool = True) -> RunningReplica:
+    """Start a replica on this event loop; with `wait`, return when its model is loaded."""
+    replica = RunningReplica(options)
+    await replica.open()
+    if wait:
+        try:
+            await replica.loaded()
+        except BaseException:
+            await replica.stop()
+            raise
+    return replica
+
+
+def run(options: ReplicaOptions) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal exits at once."""
+    uvloop.run(_serve(options))
+
+
+async def _serve(options: ReplicaOptions) -> None:
+    replica = RunningReplica(options)
+    told = asyncio.Event()
+
+    def on_signal() -> None:
+        if told.is_set():
+            os._exit(128 + signal.SIGTERM)
+        told.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await replica.open()
+    waiting = asyncio.create_task(told.wait())
+    loading = asyncio.create_task(replica.loaded())
+    try:
+        await asyncio.wait((waiting, loading), return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            loading.result()
+        await waiting
+        await replica.drain()
+    finally:
+        loading.cancel()
+        await replica.stop()
+
+
+def _load(options: ReplicaOptions) -> _Loaded:
+    directory = _directory(options.model_directory)
+    tokenizer = ModelTokenizer.from_directory(directory) if directory else None
+    namer = ChainNamer(options.chain.algorithm, options.chain.seed, options.chain.block_tokens, tokenizer)
+    end_ids = read_end_ids(directory, tokenizer) if directory and tokenizer else frozenset[int]()
+    if options.runner == "echo":
+        return _Loaded(_echo(options, tokenizer), namer, end_ids)
+    if directory is None:
+        raise ValueError("the torch runner needs a model directory")
+    return _Loaded(_torch(options, directory), namer, end_ids)
+
+
+def _directory(configured: str) -> Path | None:
+    if configured == "bundled":
+        from replica.model.bundled import bundled_model_directory
+
+        return bundled_model_directory()
+    return Path(configured) if configured else None
+
+
+def _echo(options: ReplicaOptions, tokenizer: ModelTokenizer | None) -> EchoRunner:
+    echo = options.echo
+    text = echo.filler.encode()
+    packed = tokenizer.encode(echo.filler) if tokenizer else text + b" " * (-len(text) % TOKEN_BYTES)
+    return EchoRunner(
+        unpack_tokens(packed),
+        prefill=echo.prefill.cost(),
+        decode_seconds=echo.decode_seconds,
+        block_tokens=options.chain.block_tokens,
+        block_count=echo.block_count,
+        context_tokens=echo.context_tokens,
+    )
+
+
+def _torch(options: ReplicaOptions, directory: Path) -> Runner:
+    # Imported here alone: everything else of the replica runs without torch.
+    from replica.runner.torch_runner import TorchRunner, TorchRunnerOptions
+
+    settings = TorchRunnerOptions(**options.torch.model_dump(), block_tokens=options.chain.block_tokens)
+    return TorchRunner(directory, settings)

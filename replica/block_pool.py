@@ -1,0 +1,173 @@
+"""The pool of KV blocks: which are free, which are held, and what those that hold something are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from router.chain.digest import is_boundary
+
+
+class Block:
+    """One KV block, made once and used again and again. Only the pool writes to it.
+
+    `references` counts the sequences that hold it; `name` stands for its content once it is full, and
+    `depth` says that it ends that many blocks into its prompt. A block that nobody holds is in the free list.
+    """
+
+    __slots__ = ("after", "before", "depth", "id", "name", "next_twin", "previous_twin", "references")
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.references = 0
+        self.name: bytes | None = None
+        self.depth = 0
+        self.before = self
+        self.after = self
+        # Blocks of one name (computed by two sequences at once) form a ring.
+        self.previous_twin = self
+        self.next_twin = self
+
+    def __repr__(self) -> str:
+        name = self.name.hex()[:8] if self.name else None
+        return f"Block({self.id}, references={self.references}, name={name}, depth={self.depth})"
+
+
+class PoolError(RuntimeError):
+    """The pool was used against its rules: a fault of ours, not of a request."""
+
+
+class BlockPool:
+    """Hands out blocks, least recently used first, and finds those whose content is already there.
+
+    The free list is LRU order and order of eviction at once: a chain's tail goes in before its head, and
+    blocks without a name, which nobody can find again, go to the front. So the parent of a named block is
+    named too. Every operation costs O(1) a block. Not thread-safe, but `match` may be called from another
+    thread for an estimate: it only looks names up.
+    """
+
+    def __init__(self, block_count: int) -> None:
+        if block_count < 1:
+            raise PoolError("a pool has at least one block")
+        self.block_count = block_count
+        self.version = 0
+        self._blocks = [Block(id) for id in range(block_count)]
+        self._named: dict[bytes, Block] = {}
+        # The names that a digest publishes, kept apart so that it never walks the whole pool.
+        self._boundary_names: dict[bytes, None] = {}
+        self._free = 0
+        self._list = Block(-1)
+        for block in self._blocks:
+            self._link(block, self._list)
+
+    @property
+    def free_count(self) -> int:
+        """Blocks that nobody holds, with a name or without."""
+        return self._free
+
+    @property
+    def name_count(self) -> int:
+        """Different names that can be found."""
+        return len(self._named)
+
+    @property
+    def used_count(self) -> int:
+        """Blocks that sequences hold."""
+        return self.block_count - self._free
+
+    def match(self, names: Sequence[bytes], limit: int | None = None) -> list[Block]:
+        """Return the blocks of the longest known run at the start of `names`; changes nothing."""
+        found = []
+        for name in names if limit is None else names[:limit]:
+            block = self._named.get(name)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def touch(self, blocks: Iterable[Block]) -> None:
+        """Hold matched blocks, before anything else is taken that could evict them."""
+        for block in blocks:
+            if block.references == 0:
+                self._unlink(block)
+            block.references += 1
+
+    def take(self, count: int) -> list[Block] | None:
+        """Hold `count` blocks to be written to, forgetting their names; None, and no change, if too few."""
+        if count > self._free:
+            return None
+        taken = []
+        for _ in range(count):
+            block = self._list.after
+            self._unlink(block)
+            self._forget(block)
+            block.references = 1
+            taken.append(block)
+        return taken
+
+    def give_name(self, block: Block, name: bytes, depth: int) -> None:
+        """Make a full block findable. The block must be held and without a name."""
+        if block.references == 0 or block.name is not None:
+            raise PoolError(f"{block!r} cannot be named")
+        block.name = name
+        block.depth = depth
+        first = self._named.setdefault(name, block)
+        if first is not block:
+            block.previous_twin, block.next_twin = first, first.next_twin
+            first.next_twin.previous_twin = block
+            first.next_twin = block
+            return
+        self.version += 1
+        if is_boundary(depth):
+            self._boundary_names[name] = None
+
+    def release(self, blocks: Sequence[Block]) -> None:
+        """Let go of a sequence's blocks, given from head to tail."""
+        for block in reversed(blocks):
+            if block.references == 0:
+                raise PoolError(f"{block!r} is free already")
+            block.references -= 1
+            if block.references == 0:
+                # Before the first block means to the front, before the list's own mark to its end.
+                self._link(block, self._list.after if block.name is None else self._list)
+
+    def reset(self) -> bool:
+        """Forget every name; False, and no change, while any block is held."""
+        if self._free < self.block_count:
+            return False
+        for block in self._blocks:
+            self._forget(block)
+        return True
+
+    def boundary_names(self) -> tuple[bytes, ...]:
+        """Return the names that belong in a digest. O(names)."""
+        return tuple(self._boundary_names)
+
+    def _forget(self, block: Block) -> None:
+        name = block.name
+        if name is None:
+            return
+        block.name = None
+        twin = block.next_twin
+        if twin is not block:
+            block.previous_twin.next_twin = twin
+            twin.previous_twin = block.previous_twin
+            block.previous_twin = block.next_twin = block
+            if self._named[name] is block:
+                self._named[name] = twin
+            return
+        del self._named[name]
+        self._boundary_names.pop(name, None)
+        self.version += 1
+
+    def _link(self, block: Block, after: Block) -> None:
+        """Put a block into the free list, before `after`."""
+        block.before, block.after = after.before, after
+        after.before.after = block
+        after.before = block
+        self._free += 1
+
+    def _unlink(self, block: Block) -> None:
+        block.before.after = block.after
+        block.after.before = block.before
+        block.before = block.after = block
+        self._free -= 1

@@ -1,0 +1,235 @@
+"""The replica's HTTP surface: OpenAI's endpoints, and what routers and operators ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from time import time
+from uuid import uuid4
+
+import orjson
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from replica.api import read_chat, read_completion
+from replica.digests import DigestKeeper
+from replica.generation import Generation, StreamFailed
+from replica.metrics import Metrics
+from replica.options import ReplicaOptions
+from replica.service import Service
+from router.chain.chain import ChainIdentity
+from router.wire.errors import ApiError, Source
+from router.wire.report import ORCA_HEADER, ORCA_REQUEST_HEADER, ReplicaState
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_REQUEST_ID = "x-request-id"
+_RETRY_AFTER_SECONDS = 1
+_INFERENCE = ("/v1/chat/completions", "/v1/completions")
+
+
+class Ready:
+    """What a replica is made of once its model is loaded."""
+
+    def __init__(
+        self,
+        service: Service,
+        generation: Generation,
+        digests: DigestKeeper,
+        identity: ChainIdentity,
+        context_tokens: int,
+    ) -> None:
+        self.service = service
+        self.generation = generation
+        self.digests = digests
+        self.identity = identity
+        self.context_tokens = context_tokens
+
+
+class Server:
+    """Handles requests. `ready` is None while the model loads; `draining` refuses new work."""
+
+    def __init__(self, options: ReplicaOptions, uid: str, metrics: Metrics) -> None:
+        self.ready: Ready | None = None
+        self.draining = False
+        self.uid = uid
+        self._options = options
+        self._metrics = metrics
+        self._created = int(time())
+
+    def application(self) -> web.Application:
+        """Return the aiohttp application."""
+        limit = self._options.limits.max_body_bytes
+        application = web.Application(client_max_size=limit, middlewares=[self._answer_errors])
+        application.on_response_prepare.append(self._add_headers)
+        application.add_routes(
+            [
+                web.post("/v1/chat/completions", self._chat),
+                web.post("/v1/completions", self._completion),
+                web.get("/v1/models", self._models),
+                web.get("/health", self._health),
+                web.get("/state", self._state),
+                web.get("/digest", self._digest),
+                web.get("/metrics", self._prometheus),
+                web.post("/reset_prefix_cache", self._reset),
+            ]
+        )
+        return application
+
+    def epoch_of(self, cache_epoch: int) -> str:
+        """Name one life of the cache, as ReplicaState.epoch does."""
+        return f"{self.uid}:{cache_epoch}"
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._infer(request, lambda ready, raw: ready.generation.answer(request, raw, read_chat))
+
+    async def _completion(self, request: web.Request) -> web.StreamResponse:
+        read = partial(read_completion, max_prompts=self._options.limits.max_prompts)
+        return await self._infer(request, lambda ready, raw: ready.generation.answer(request, raw, read))
+
+    async def _infer(
+        self, request: web.Request, answer: Callable[[Ready, bytes], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        outcome = "error"
+        try:
+            # Refused before its body is read: there is no use in receiving what will not be served.
+            ready = self._admitting()
+            response = await answer(ready, await self._body(request))
+            outcome = "ok"
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            outcome = "client_closed"
+            raise
+        except ApiError as error:
+            outcome = "refused" if error.status == 503 else "error" if error.status >= 500 else "client_error"
+            raise
+        finally:
+            self._metrics.observe_request(outcome)
+
+    async def _body(self, request: web.Request) -> bytes:
+        limits = self._options.limits
+        if (request.content_length or 0) > limits.max_body_bytes:
+            raise _too_large(limits.max_body_bytes)
+        try:
+            async with asyncio.timeout(limits.read_seconds):
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            raise _too_large(limits.max_body_bytes) from error
+        except TimeoutError as error:
+            raise ApiError(408, f"the body did not arrive within {limits.read_seconds:g} s") from error
+
+    async def _models(self, request: web.Request) -> web.Response:
+        ready = self._loaded()
+        card = {
+            "id": self._options.model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "kvring",
+            "root": self._options.model,
+            "parent": None,
+            "max_model_len": ready.context_tokens,
+        }
+        return _json({"object": "list", "data": [card]})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        if self.ready is None:
+            status = "loading"
+        elif self.draining:
+            status = "draining"
+        else:
+            status = "broken" if self.ready.service.engine.snapshot.broken else "ok"
+        return _json({"status": status}, 200 if status == "ok" else 503)
+
+    async def _state(self, request: web.Request) -> web.Response:
+        ready = self._loaded()
+        snapshot = ready.service.engine.snapshot
+        state = ReplicaState(
+            name=self._options.name,
+            uid=self.uid,
+            cache_epoch=snapshot.epoch,
+            models=(self._options.model,),
+            chain=ready.identity,
+            load=ready.service.report(),
+            prefill=ready.service.prefill,
+            context_tokens=ready.context_tokens,
+            block_count=snapshot.block_count,
+            free_blocks=snapshot.free_blocks,
+            draining=self.draining,
+        )
+        return _json(state.to_json())
+
+    async def _digest(self, request: web.Request) -> web.Response:
+        ready = self._loaded()
+        digest = await ready.digests.digest(ready.service.engine.snapshot)
+        return _json(digest.to_json())
+
+    async def _prometheus(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        engine = self._loaded().service.engine
+        if not await asyncio.wrap_future(engine.reset()):
+            raise ApiError(409, "blocks are in use", source=Source.REPLICA, code="blocks_in_use")
+        return _json({"cache_epoch": engine.snapshot.epoch})
+
+    def _loaded(self) -> Ready:
+        if self.ready is None:
+            raise _unavailable("the model is being loaded", "loading")
+        return self.ready
+
+    def _admitting(self) -> Ready:
+        ready = self._loaded()
+        if self.draining:
+            raise _unavailable("the replica is shutting down", "shutting_down")
+        return ready
+
+    @web.middleware
+    async def _answer_errors(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except StreamFailed as failed:
+            response = failed.response
+        except ApiError as error:
+            response = _error(error)
+        except web.HTTPException as error:
+            response = _error(ApiError(error.status, error.reason.lower()))
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        if self.draining:
+            response.force_close()
+        return response
+
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Add the request's id to every response, and the load to every inference response that asks."""
+        given = request.headers.get(_REQUEST_ID, "")
+        response.headers[_REQUEST_ID] = given if _printable(given) else uuid4().hex
+        if self.draining:
+            response.force_close()
+        if (
+            self.ready is not None
+            and request.path in _INFERENCE
+            and request.headers.get(ORCA_REQUEST_HEADER, "").lower() == "text"
+        ):
+            response.headers[ORCA_HEADER] = self.ready.service.report().to_orca()
+
+
+def _printable(text: str) -> bool:
+    return 0 < len(text) <= 128 and text.isascii() and text.isprintable()
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")
+
+
+def _error(error: ApiError) -> web.Response:
+    return web.Response(
+        status=error.status, body=error.body(), content_type="application/json", headers=error.headers()
+    )
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is over the limit of {limit} bytes", code="request_too_large")
+
+
+def _unavailable(message: str, code: str) -> ApiError:
+    return ApiError(503, message, source=Source.REPLICA, code=code, retry_after_seconds=_RETRY_AFTER_SECONDS)
