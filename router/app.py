@@ -45,7 +45,7 @@ class Router:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=config.limits.idle_connection_seconds),
             trust_env=False,
         )
-        self._fleet = Fleet(
+        self.fleet = Fleet(
             config.fleet,
             _sources(config),
             self._control,
@@ -54,7 +54,7 @@ class Router:
             monotonic,
         )
         relay = Relay(
-            self._fleet,
+            self.fleet,
             self._upstream,
             policy.commit,
             config.policy.name,
@@ -63,7 +63,7 @@ class Router:
             self._metrics,
         )
         ledger = Ledger(self._metrics, config.observe.access_log)
-        self._gateway = Gateway(config, self._fleet, self._preparer, policy, relay, ledger, self._metrics)
+        self._gateway = Gateway(config, self.fleet, self._preparer, policy, relay, ledger, self._metrics)
         self._runner = web.AppRunner(
             self._gateway.application(),
             access_log=None,
@@ -81,7 +81,7 @@ class Router:
         await web.TCPSite(self._runner, listen.host, listen.port).start()
         host, port = self._runner.addresses[0][:2]
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        await self._fleet.start()
+        await self.fleet.start()
 
     async def drain(self) -> None:
         """Turn unready, let what runs end within the limit, and keep serving who still comes meanwhile."""
@@ -96,7 +96,7 @@ class Router:
     async def stop(self) -> None:
         """Close everything, requests in flight included."""
         await self._runner.cleanup()
-        await self._fleet.stop()
+        await self.fleet.stop()
         await self._control.close()
         await self._upstream.close()
         self._preparer.close()

@@ -23,7 +23,7 @@ from router.wire.errors import ApiError, Source, error_body
 
 log = logging.getLogger("kvring.gateway")
 
-# Readiness tells that the fleet can serve; liveness depends on nothing.
+_REQUEST_ID = web.RequestKey("request_id", str)
 _STARTED = int(time())
 
 
@@ -70,7 +70,7 @@ class Gateway:
         """Serve one inference request: prepare, decide, relay."""
         started = monotonic()
         outcome = Outcome(
-            request_id=request["request_id"],
+            request_id=request[_REQUEST_ID],
             path=request.path,
             arrived_at=started,
             client_retry=request.headers.get("x-stainless-retry-count", "0")[:8],
@@ -165,7 +165,7 @@ class Gateway:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Give every request an id, and every error OpenAI's shape."""
-        request["request_id"] = request_id_of(request.headers)
+        request[_REQUEST_ID] = request_id_of(request.headers)
         try:
             response = await handler(request)
         except ApiError as error:
@@ -179,10 +179,10 @@ class Gateway:
         except (BrokenOff, ConnectionResetError):
             raise
         except Exception:
-            log.exception("request %s failed", request["request_id"])
+            log.exception("request %s failed", request[_REQUEST_ID])
             response = _error(500, error_body(500, "the router failed"), {})
         if not response.prepared:
-            response.headers.setdefault(REQUEST_ID_HEADER, request["request_id"])
+            response.headers.setdefault(REQUEST_ID_HEADER, request[_REQUEST_ID])
             if self.draining:
                 response.force_close()
         return response

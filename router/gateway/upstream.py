@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,9 @@ import aiohttp
 from multidict import CIMultiDict
 
 from router.config import LimitOptions
+
+# Larger bodies are written piece by piece, so that other requests get their turn in between.
+_WHOLE_BYTES = 256 * 1024
 
 
 class UpstreamError(Exception):
@@ -66,7 +70,11 @@ class Upstream:
         try:
             async with asyncio.timeout(self._limits.first_byte_seconds):
                 answer = await session.post(
-                    url, data=body, headers=headers, allow_redirects=False, trace_request_ctx=connection
+                    url,
+                    data=BytesIO(body) if len(body) > _WHOLE_BYTES else body,
+                    headers=headers,
+                    allow_redirects=False,
+                    trace_request_ctx=connection,
                 )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Refused(str(error)) from error

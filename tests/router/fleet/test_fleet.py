@@ -1,0 +1,225 @@
+"""The fleet: members come and go by the difference, identities change, credit does not outlive them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from router.chain.digest import Digest
+from router.config import DnsOptions, RouterConfig
+from router.fleet.members import DnsMembers, Member
+from router.settings import SettingsError
+from tests.router.scripted import BODY, ScriptedReplica, rig, until
+
+
+async def test_a_replica_that_is_not_ready_gets_nothing() -> None:
+    replica = ScriptedReplica("late")
+    replica.state_status = 503
+    await replica.start()
+    async with rig(0, fleet={"replicas": [{"name": "late", "url": replica.url}]}) as up:
+        await asyncio.sleep(0.2)
+        assert (await up.post())[0] == 503
+        assert not replica.bodies
+        replica.state_status = 200
+        await up.ready(1)
+        assert (await up.post())[0] == 200
+        replica.draining = True
+        await up.ready(0)
+        assert (await up.post())[0] == 503
+    await replica.stop()
+
+
+async def test_when_all_look_bad_all_are_tried() -> None:
+    async with rig(2) as up:
+        for replica in up.replicas:
+            replica.state_status = 500
+        await up.ready(0)
+        assert (await up.post())[0] == 200
+
+
+async def test_a_new_process_at_an_old_address_has_no_credit() -> None:
+    async with rig(1) as up:
+        (member,) = up.router.fleet.replicas
+        before = member.epoch
+        member.digest = Digest.of([b"x" * 32], "i", before)
+        up.replicas[0].uid = "another"
+        await until(lambda: member.epoch != before and member.digest is None)
+        assert (await up.post())[0] == 200
+
+
+async def test_an_address_that_serves_another_model_is_not_asked_for_the_old_one() -> None:
+    async with rig(1) as up:
+        up.replicas[0].models = ("m2",)
+        up.replicas[0].uid = "another"
+        await until(lambda: up.router.fleet.models() == ["m2"])
+        assert (await up.post())[0] == 404
+        assert not up.replicas[0].bodies
+
+
+async def test_an_engine_without_state_is_known_by_its_health_and_models() -> None:
+    async def health(request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    async def chat(request: web.Request) -> web.Response:
+        return web.json_response({"choices": [], "usage": {"prompt_tokens": 3}})
+
+    application = web.Application()
+    application.router.add_get("/health", health)
+    application.router.add_get("/v1/models", models)
+    application.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with rig(0, fleet={"replicas": [{"name": "plain", "url": url}]}) as up:
+        await up.ready(1)
+        status, _, response = await up.post()
+        assert (status, response.headers["x-kvring-replica"]) == (200, "plain")
+        assert await up.metric("kvring_hit_unreported_total", replica="plain") == 1
+    await runner.cleanup()
+
+
+class _Listed:
+    """A source that lists what it is told to."""
+
+    refresh_seconds: float | None = 0.05
+
+    def __init__(self) -> None:
+        self.listed: Sequence[Member] | None = ()
+
+    async def members(self) -> Sequence[Member] | None:
+        return self.listed
+
+
+async def test_members_follow_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = [ScriptedReplica(f"pod-{index}") for index in range(3)]
+    for replica in replicas:
+        await replica.start()
+    source = _Listed()
+    monkeypatch.setattr("router.app._sources", lambda config: [source])
+    async with rig(0) as up:
+        source.listed = [Member(replica.url) for replica in replicas]
+        await up.ready(3)
+        # Nobody named them: they said their names themselves, and no address shows.
+        assert {replica.name for replica in up.router.fleet.replicas} == {"pod-0", "pod-1", "pod-2"}
+        assert await up.metric("kvring_replica_usable") == 3
+        source.listed = None
+        await asyncio.sleep(0.15)
+        assert len(up.router.fleet.replicas) == 3
+        source.listed = [Member(replicas[0].url)]
+        await up.ready(1)
+        assert await up.metric("kvring_replica_usable") == 1
+        assert "pod-1" not in (await up.get("/metrics"))[1].split("kvring_replica_usable")[1]
+        for number in range(20):
+            body = {**BODY, "messages": [{"role": "user", "content": f"{number} " * 50}]}
+            assert (await up.post(body))[2].headers["x-kvring-replica"] == "pod-0"
+        source.listed = []
+        await up.ready(0)
+        assert (await up.post())[0] == 503
+    for replica in replicas:
+        await replica.stop()
+
+
+async def test_two_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = [ScriptedReplica("twin"), ScriptedReplica("twin")]
+    for replica in replicas:
+        await replica.start()
+    source = _Listed()
+    monkeypatch.setattr("router.app._sources", lambda config: [source])
+    async with rig(0) as up:
+        source.listed = [Member(replica.url) for replica in replicas]
+        await up.ready(2)
+        for number in range(30):
+            assert (await up.post({**BODY, "messages": [{"role": "user", "content": f"{number} " * 50}]}))[
+                0
+            ] == 200
+        assert all(replica.bodies for replica in replicas)
+    for replica in replicas:
+        await replica.stop()
+
+
+async def test_a_request_that_ends_after_its_replica_left_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = ScriptedReplica("gone")
+    await replica.start()
+    gate = asyncio.Event()
+
+    async def wait(request: web.Request) -> web.Response:
+        await gate.wait()
+        return web.json_response({"choices": []})
+
+    replica.answer = wait
+    source = _Listed()
+    monkeypatch.setattr("router.app._sources", lambda config: [source])
+    async with rig(0) as up:
+        source.listed = [Member(replica.url)]
+        await up.ready(1)
+        running = asyncio.create_task(up.post())
+        await until(lambda: replica.running == 1)
+        source.listed = []
+        await up.ready(0)
+        gate.set()
+        assert (await running)[0] == 200
+        assert not up.router.fleet.replicas
+        assert await up.metric("kvring_replica_in_flight_requests") == 0
+    await replica.stop()
+
+
+async def test_dns_lists_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: dict[str, Any] = {"addresses": ["10.0.0.2", "10.0.0.1", "10.0.0.1", "2001:db8::1"]}
+
+    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        if isinstance(answers["addresses"], Exception):
+            raise answers["addresses"]
+        return [(0, 0, 0, "", (address, port)) for address in answers["addresses"]]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+    source = DnsMembers(DnsOptions(host="replicas.example", port=8000))
+    assert [member.url for member in await source.members() or ()] == [
+        "http://10.0.0.1:8000",
+        "http://10.0.0.2:8000",
+        "http://[2001:db8::1]:8000",
+    ]
+    answers["addresses"] = socket.gaierror(socket.EAI_AGAIN, "try again")
+    assert await source.members() is None
+    answers["addresses"] = socket.gaierror(socket.EAI_NONAME, "no such name")
+    assert await source.members() == []
+
+
+async def test_dns_finds_a_real_replica() -> None:
+    replica = ScriptedReplica("by-name")
+    await replica.start()
+    port = int(replica.url.rsplit(":", 1)[1])
+    async with rig(0, fleet={"dns": {"host": "localhost", "port": port, "refresh_seconds": 0.1}}) as up:
+        await up.ready(1)
+        _, _, response = await up.post()
+        assert response.headers["x-kvring-replica"] == "by-name"
+    await replica.stop()
+
+
+@pytest.mark.parametrize(
+    ("flags", "where"),
+    [
+        (
+            {"fleet": {"replicas": [{"name": "a", "url": "http://x"}, {"name": "a", "url": "http://y"}]}},
+            "fleet",
+        ),
+        ({"fleet": {"replicas": [{"name": "a b", "url": "http://x"}]}}, "fleet.replicas.0.name"),
+        ({"fleet": {"replicas": [{"name": "a", "url": "ftp://x"}]}}, "fleet.replicas.0.url"),
+        ({"listen": {"port": 70_000}}, "listen.port"),
+        ({"listenn": {}}, "listenn"),
+        ({"chain": {"algorithm": "md5"}}, "chain.algorithm"),
+    ],
+)
+def test_unfit_options_are_refused_by_name(flags: dict[str, Any], where: str) -> None:
+    with pytest.raises(SettingsError, match=where):
+        RouterConfig.load(flags=flags)

@@ -1,0 +1,88 @@
+"""Health: who is routed to, by the witness of probes and traffic."""
+
+from __future__ import annotations
+
+from router.fleet.health import Health, Standing
+
+
+def _standing(health: Health) -> Standing:
+    """Read anew: a type checker would take an earlier assertion for lasting."""
+    return health.standing
+
+
+def _ready() -> Health:
+    health = Health(failures_to_suspect=2)
+    health.probe_passed(0.0)
+    assert _standing(health) is Standing.READY
+    return health
+
+
+def test_it_joins_only_by_a_probe() -> None:
+    health = Health(2)
+    for _ in range(5):
+        health.probe_failed(0.0, 2.0)
+        health.unreachable()
+        health.answer_succeeded()
+    assert _standing(health) is Standing.JOINING
+
+
+def test_one_failed_probe_is_chance_two_are_not() -> None:
+    health = _ready()
+    health.probe_failed(1.0, 2.0)
+    assert _standing(health) is Standing.READY
+    health.probe_failed(2.0, 2.0)
+    assert _standing(health) is Standing.SUSPECT
+    health.probe_passed(3.0)
+    assert _standing(health) is Standing.READY
+
+
+def test_a_busy_replica_that_still_answers_is_not_suspect() -> None:
+    health = _ready()
+    for second in range(10):
+        health.heard(float(second))
+        health.probe_failed(second + 0.5, quiet_seconds=2.0)
+    assert _standing(health) is Standing.READY
+    health.probe_failed(20.0, 2.0)
+    health.probe_failed(21.0, 2.0)
+    assert _standing(health) is Standing.SUSPECT
+
+
+def test_a_refused_connection_takes_it_out_at_once() -> None:
+    health = _ready()
+    health.unreachable()
+    assert _standing(health) is Standing.DOWN
+    health.answer_succeeded()
+    assert _standing(health) is Standing.DOWN
+    health.probe_passed(1.0)
+    assert _standing(health) is Standing.READY
+
+
+def test_failed_answers_take_it_out_for_longer_each_time() -> None:
+    health = _ready()
+    health.answer_failed(0.0)
+    health.answer_succeeded()
+    health.answer_failed(1.0)
+    assert _standing(health) is Standing.READY
+    health.answer_failed(1.0)
+    assert _standing(health) is Standing.SUSPECT
+    # Probes pass all the while; they do not bring it back before its pause is over.
+    health.probe_passed(1.5)
+    assert _standing(health) is Standing.SUSPECT
+    health.probe_passed(2.0)
+    assert _standing(health) is Standing.READY
+    # On trial: one more, and it is out for twice as long.
+    health.answer_failed(2.0)
+    assert _standing(health) is Standing.SUSPECT
+    health.probe_passed(3.5)
+    assert _standing(health) is Standing.SUSPECT
+    health.probe_passed(4.0)
+    assert _standing(health) is Standing.READY
+    health.answer_succeeded()
+    health.answer_failed(5.0)
+    assert _standing(health) is Standing.READY
+
+
+def test_draining_is_told_by_a_probe() -> None:
+    health = _ready()
+    health.probe_passed(1.0, draining=True)
+    assert _standing(health) is Standing.DRAINING
