@@ -91,7 +91,7 @@ async def _converse(
     served: dict[int, list[str]] = {index: [] for index in range(conversations)}
     asked = cached = 0
     for number, index in enumerate(order):
-        chats[index].append({"role": "user", "content": f"{index} {_prose(draw, 25)}"})
+        chats[index].append({"role": "user", "content": f"{index} {_prose(draw, 60)}"})
         reply = await fleet.chat(chats[index], router=number % routers)
         assert reply.status == 200
         chats[index].append({"role": "assistant", "content": reply.text})
@@ -131,7 +131,7 @@ async def test_two_routers_and_a_restarted_one_place_alike(tmp_path: Path) -> No
         system = {"role": "system", "content": _prose(draw, 70)}
         again = []
         for index in range(30):
-            chat = [system, {"role": "user", "content": f"{index} {_prose(draw, 25)}"}]
+            chat = [system, {"role": "user", "content": f"{index} {_prose(draw, 60)}"}]
             again.append([(await fleet.chat(chat, router=which)).replica for which in (0, 1, 2)])
         assert sum(len(set(names)) == 1 for names in again) >= 0.99 * len(again)
         await third.stop()
