@@ -87,22 +87,25 @@ class Generation:
                         events.append(answer.piece(index, text))
                     if choices[index].finish:
                         events.append(answer.end(index))
-                await self._write(response, b"".join(events))
-            await self._write(response, answer.usage_event() + DONE)
+                await self._write(http, response, b"".join(events))
+            await self._write(http, response, answer.usage_event() + DONE)
         except ApiError as error:
             # The status is gone already: the error goes where clients look for it in a stream.
-            await self._write(response, encode_event(error.body()) + DONE)
-            raise StreamFailed(response) from error
+            await self._write(http, response, encode_event(error.body()) + DONE)
+            raise StreamFailed(response, client_closed=False) from error
         return response
 
-    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+    async def _write(self, http: web.Request, response: web.StreamResponse, data: bytes) -> None:
         if not data:
             return
         try:
             async with asyncio.timeout(self._limits.write_seconds):
                 await response.write(data)
-        except TimeoutError as error:
-            raise ConnectionResetError("the client does not read") from error
+        except (ConnectionError, TimeoutError) as error:
+            # A client that is there but does not read would hold the connection for ever.
+            if http.transport is not None:
+                http.transport.abort()
+            raise StreamFailed(response, client_closed=True) from error
 
     async def _compute(self, size: int, work: Callable[[], _Result]) -> _Result:
         """Do it here if it is about a short body, or in a thread, so that the event loop goes on."""
@@ -116,11 +119,12 @@ class Generation:
 
 
 class StreamFailed(Exception):
-    """A stream was ended by an error event; `response` is what was sent."""
+    """A stream ended early, its client gone or sent an error event. `response` is what was sent."""
 
-    def __init__(self, response: web.StreamResponse) -> None:
-        super().__init__("the stream ended with an error event")
+    def __init__(self, response: web.StreamResponse, *, client_closed: bool) -> None:
+        super().__init__("the stream ended early")
         self.response = response
+        self.client_closed = client_closed
 
 
 async def _pieces(lease: Lease, choices: list[Choice]) -> AsyncIterator[dict[int, str]]:

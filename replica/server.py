@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import time
@@ -22,6 +23,7 @@ from router.chain.chain import ChainIdentity
 from router.wire.errors import ApiError, Source
 from router.wire.report import ORCA_HEADER, ORCA_REQUEST_HEADER, ReplicaState
 
+_log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _REQUEST_ID = "x-request-id"
 _RETRY_AFTER_SECONDS = 1
@@ -100,6 +102,9 @@ class Server:
         except (asyncio.CancelledError, ConnectionError):
             outcome = "client_closed"
             raise
+        except StreamFailed as failed:
+            outcome = "client_closed" if failed.client_closed else "error"
+            raise
         except ApiError as error:
             outcome = "refused" if error.status == 503 else "error" if error.status >= 500 else "client_error"
             raise
@@ -115,6 +120,8 @@ class Server:
                 return await request.read()
         except web.HTTPRequestEntityTooLarge as error:
             raise _too_large(limits.max_body_bytes) from error
+        except web.RequestPayloadError as error:
+            raise ApiError(400, "the body cannot be read: it is cut, or not encoded as it says") from error
         except TimeoutError as error:
             raise ApiError(408, f"the body did not arrive within {limits.read_seconds:g} s") from error
 
@@ -154,6 +161,7 @@ class Server:
             context_tokens=ready.context_tokens,
             block_count=snapshot.block_count,
             free_blocks=snapshot.free_blocks,
+            ready=not snapshot.broken,
             draining=self.draining,
         )
         return _json(state.to_json())
@@ -195,8 +203,12 @@ class Server:
             response = _error(ApiError(error.status, error.reason.lower()))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
-        if self.draining:
-            response.force_close()
+        except ConnectionError:
+            # Nobody is left to be answered.
+            raise
+        except Exception:
+            _log.exception("a fault while answering %s %s", request.method, request.path)
+            response = _error(ApiError(500, "the replica is at fault", source=Source.REPLICA))
         return response
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -204,6 +216,8 @@ class Server:
         given = request.headers.get(_REQUEST_ID, "")
         response.headers[_REQUEST_ID] = given if _printable(given) else uuid4().hex
         if self.draining:
+            # The connection's own header has been settled before this is called.
+            response.headers["Connection"] = "close"
             response.force_close()
         if (
             self.ready is not None
