@@ -38,7 +38,7 @@ class Router:
         self._config = config
         self._metrics = RouterMetrics()
         policy = load_policy(config.policy.name, config.policy.options)
-        self._preparer = Preparer(config.chain, config.models, config.limits)
+        self.preparer = Preparer(config.chain, config.models, config.limits)
         self._upstream = Upstream(config.limits)
         # Probes never wait behind requests, nor follow what a replica says or the environment proxies.
         self._control = aiohttp.ClientSession(
@@ -49,7 +49,7 @@ class Router:
             config.fleet,
             _sources(config),
             self._control,
-            self._preparer.identity_of,
+            self.preparer.identity_of,
             self._metrics,
             monotonic,
         )
@@ -63,12 +63,14 @@ class Router:
             self._metrics,
         )
         ledger = Ledger(self._metrics, config.observe.access_log)
-        self._gateway = Gateway(config, self.fleet, self._preparer, policy, relay, ledger, self._metrics)
+        self._gateway = Gateway(config, self.fleet, self.preparer, policy, relay, ledger, self._metrics)
         self._runner = web.AppRunner(
             self._gateway.application(),
             access_log=None,
             # Otherwise a client that leaves before a plain answer is there would not be noticed.
             handler_cancellation=True,
+            # Draining has waited already: what still runs when the runner is closed is cut.
+            shutdown_timeout=0.5,
             max_line_size=_HEADER_BYTES,
             max_field_size=_HEADER_BYTES,
         )
@@ -99,7 +101,7 @@ class Router:
         await self.fleet.stop()
         await self._control.close()
         await self._upstream.close()
-        self._preparer.close()
+        self.preparer.close()
 
 
 def _sources(config: RouterConfig) -> list[MemberSource]:

@@ -24,6 +24,7 @@ class LoadBook:
         self._report: LoadReport | None = None
         self._reported_at = 0.0
         self._in_flight = 0
+        self._dispatched = 0
         # In order of dispatch: leases whose work is in no report yet.
         self._unreported: dict[Lease, None] = {}
         self._unreported_seconds = 0.0
@@ -42,6 +43,7 @@ class LoadBook:
         """Count a request that is about to be sent."""
         lease = Lease(work_seconds, now)
         self._in_flight += 1
+        self._dispatched += 1
         self._unreported[lease] = None
         self._unreported_seconds += work_seconds
         return lease
@@ -81,12 +83,13 @@ class LoadBook:
         """Return the load view at `now`."""
         report = self._report
         if report is None:
-            return LoadView(0.0, now, self._unreported_seconds, self._in_flight)
+            return LoadView(0.0, now, self._unreported_seconds, self._in_flight, self._dispatched)
         return LoadView(
             report.work_seconds,
             self._reported_at,
             self._unreported_seconds,
             self._in_flight,
+            self._dispatched,
             report.running,
             report.waiting,
         )

@@ -15,13 +15,15 @@ class LoadView:
     """One replica's load: what it last reported, and what this router has sent it since.
 
     `work_seconds` of uncached prefill were queued at `reported_at`; `own_work_seconds` were dispatched by
-    this router and are not in that report. `in_flight` counts this router's leases.
+    this router and are not in that report. `in_flight` counts this router's leases, `dispatched` all that
+    it ever took.
     """
 
     work_seconds: float = 0.0
     reported_at: float = 0.0
     own_work_seconds: float = 0.0
     in_flight: int = 0
+    dispatched: int = 0
     running: int = 0
     waiting: int = 0
 

@@ -75,7 +75,8 @@ def test_prompts_without_a_key_spread_over_the_fleet(name: str) -> None:
     served = dict.fromkeys(names_of(4), 0)
     for number in range(400):
         ask = ask_for([number, 7, number])
-        choice = policy.rank(ask, fleet_of(names_of(4)), float(number))[0]
+        loads = {name: LoadView(dispatched=count) for name, count in served.items()}
+        choice = policy.rank(ask, fleet_of(names_of(4), **loads), float(number))[0]
         policy.commit(ask, choice, float(number))
         served[choice.name] += 1
     assert max(served.values()) <= 1.3 * 100

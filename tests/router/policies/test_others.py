@@ -11,11 +11,10 @@ from tests.router.views import ask_for, fleet_of, interleaved_chats, names_of
 
 def test_round_robin_goes_round() -> None:
     policy = load_policy("round_robin")
-    served = []
+    served: list[str] = []
     for number in range(6):
-        choice = policy.rank(ask_for([number]), fleet_of(names_of(3)), 0.0)[0]
-        policy.commit(ask_for([number]), choice, 0.0)
-        served.append(choice.name)
+        loads = {name: LoadView(dispatched=served.count(name)) for name in names_of(3)}
+        served.append(policy.rank(ask_for([number]), fleet_of(names_of(3), **loads), 0.0)[0].name)
     assert served == names_of(3) * 2
 
 
