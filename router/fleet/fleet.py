@@ -87,11 +87,7 @@ class Fleet:
 
     def view(self, model: str, now: float) -> FleetView:
         """Return the replicas that may serve `model`."""
-        self._unify_names()
         serving = [replica for replica in self._routable() if model in replica.models]
-        names = tuple(sorted(replica.name for replica in self._replicas.values() if replica.name))
-        if names != self._ring.names:
-            self._ring = Ring(names)
         return FleetView([replica.view(now, self._default_cost) for replica in serving], self._ring)
 
     def _routable(self) -> list[Replica]:
@@ -130,21 +126,35 @@ class Fleet:
                 self._metrics.forget(replica.name)
         for url in wanted.keys() - self._replicas.keys():
             replica = Replica(url, wanted[url].name, self._options.failures_to_suspect)
-            poller = Poller(replica, self._session, self._options, self._identity_of, self._clock)
+            poller = Poller(
+                replica, self._session, self._options, self._identity_of, self._clock, self._settle_names
+            )
             self._replicas[url] = replica
             self._watches[url] = asyncio.create_task(poller.run())
+        self._settle_names()
 
-    def _unify_names(self) -> None:
-        """Give one of two replicas of the same name another: the one that is not usable, or came later."""
-        holders: dict[str, Replica] = {}
-        for replica in self._replicas.values():
-            other = holders.setdefault(replica.name, replica)
-            if other is replica or not replica.name:
-                continue
-            renamed = other if replica.usable and not other.usable and not other.named else replica
-            holders[replica.name] = other if renamed is replica else replica
-            log.warning("two replicas are called %s; one is now %s", renamed.name, renamed.anonymous_name)
-            renamed.name = renamed.anonymous_name
+    def _settle_names(self) -> None:
+        """Give every replica its name, and rebuild the ring if names changed.
+
+        Of two that want one name, as when a pod has moved and the old one is still listed, the usable one
+        gets it and the other goes by its address.
+        """
+        taken: set[str] = set()
+        for replica in sorted(
+            self._replicas.values(), key=lambda one: (one.configured_name is None, not one.usable)
+        ):
+            name = replica.wanted_name
+            if name in taken:
+                name = replica.anonymous_name
+                if replica.name != name:
+                    log.warning("two replicas are called %s; one is now %s", replica.wanted_name, name)
+            if replica.name and replica.name != name:
+                self._metrics.forget(replica.name)
+            replica.name = name
+            if name:
+                taken.add(name)
+        if taken != set(self._ring.names):
+            self._ring = Ring(sorted(taken))
 
     def observe(self) -> None:
         """Bring the gauges up to date; called when metrics are read."""

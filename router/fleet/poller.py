@@ -36,6 +36,7 @@ class Poller:
         options: FleetOptions,
         identity_of: Callable[[str], ChainIdentity],
         clock: Clock,
+        after_poll: Callable[[], None],
     ) -> None:
         """`identity_of` tells the identity of this router's chain for a model."""
         self._replica = replica
@@ -43,6 +44,7 @@ class Poller:
         self._options = options
         self._identity_of = identity_of
         self._clock = clock
+        self._after_poll = after_poll
         self._timeout = aiohttp.ClientTimeout(total=options.probe_timeout_seconds)
         self._digest_due = 0.0
         self._models_due = 0.0
@@ -50,7 +52,11 @@ class Poller:
     async def run(self) -> None:
         """Poll until cancelled; whatever a replica answers, polling goes on."""
         while True:
-            await self.poll()
+            try:
+                await self.poll()
+            except Exception:
+                log.exception("polling %s failed", self._replica.url)
+            self._after_poll()
             await asyncio.sleep(self._options.state_poll_seconds)
 
     async def poll(self) -> None:
@@ -78,8 +84,6 @@ class Poller:
         state = ReplicaState.from_json(body)
         replica = self._replica
         replica.take_state(state)
-        if not replica.named:
-            replica.name = replica.name or state.name
         self._compare(state)
         now = self._clock()
         replica.load.reported(state.load, covers_until=asked_at, now=now)
@@ -110,7 +114,6 @@ class Poller:
             self._models_due = now + _MODELS_SECONDS
         if replica.state is not None:
             replica.take_state(None)
-        replica.name = replica.name or replica.anonymous_name
         replica.health.probe_passed(now)
 
     async def _fetch_digest(self, state: ReplicaState) -> None:

@@ -19,8 +19,9 @@ class Replica:
 
     def __init__(self, url: str, name: str | None, failures_to_suspect: int) -> None:
         self.url = url
+        # What it is called now, empty before it is known; the fleet keeps names different.
         self.name = name or ""
-        self.named = name is not None
+        self.configured_name = name
         self.health = Health(failures_to_suspect)
         self.load = LoadBook()
         self.models: tuple[str, ...] = ()
@@ -28,6 +29,15 @@ class Replica:
         self.digest: Digest | None = None
         self.digest_at = float("-inf")
         self.mismatch = False
+
+    @property
+    def wanted_name(self) -> str:
+        """What it should be called: as configured, else as it says, else, once it answers, by its address."""
+        if self.configured_name is not None:
+            return self.configured_name
+        if self.state is not None:
+            return self.state.name
+        return self.name or (self.anonymous_name if self.health.standing is Standing.READY else "")
 
     @property
     def anonymous_name(self) -> str:

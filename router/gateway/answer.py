@@ -18,10 +18,13 @@ from router.wire.sse import EventCutter, encode_event
 # Answers up to this size are gathered before anything is sent: their usage can be read, and a replica that
 # dies within one is answered with a proper error.
 _GATHERED_BYTES = 1024 * 1024
-
-
-class BrokenOff(Exception):
-    """The answer ended before its end, after bytes of it had reached the client."""
+# What reading from a replica raises when it is gone or silent; a client that is gone raises otherwise.
+_BROKEN = (
+    aiohttp.ClientPayloadError,
+    aiohttp.ServerDisconnectedError,
+    aiohttp.ClientOSError,
+    TimeoutError,
+)
 
 
 class Answer:
@@ -40,18 +43,24 @@ class Answer:
         self._headers = towards_client(upstream.headers)
         self._headers.update(headers)
         self._on_bytes = on_bytes
+        # Whether the replica broke off after bytes had reached the client.
+        self.broken_off = False
         self.reader = AnswerReader()
 
     async def pass_on(self, request: web.Request, withhold_usage: bool) -> web.StreamResponse:
         """Send the answer; `withhold_usage` keeps back the usage chunk that the client did not ask for.
 
-        ApiError where the replica broke off before anything was sent, BrokenOff after.
+        ApiError where the replica broke off before anything was sent; after that, `broken_off` is set and
+        the connection closed, so that the client sees that this is not the end.
         """
-        if self._upstream.content_type == "text/event-stream" and self._upstream.status == 200:
+        readable = "content-encoding" not in self._headers
+        if readable and self._upstream.content_type == "text/event-stream" and self._upstream.status == 200:
             return await self._stream_events(request, withhold_usage)
-        return await self._send_body(request)
+        if readable and self._upstream.content_type == "application/json":
+            return await self._send_json(request)
+        return await self._send_opaque(request, b"")
 
-    async def _send_body(self, request: web.Request) -> web.StreamResponse:
+    async def _send_json(self, request: web.Request) -> web.StreamResponse:
         gathered = bytearray()
         try:
             while len(gathered) < _GATHERED_BYTES and (chunk := await self._next(len(gathered) > 0)):
@@ -61,18 +70,24 @@ class Answer:
                 502, "the replica broke off its answer", source=Source.REPLICA, tried=True
             ) from error
         if self._upstream.content.at_eof():
-            if self._upstream.status == 200 and "content-encoding" not in self._headers:
+            if self._upstream.status == 200:
                 self.reader.read_body(bytes(gathered))
             return web.Response(status=self._upstream.status, headers=self._headers, body=bytes(gathered))
+        return await self._send_opaque(request, bytes(gathered))
+
+    async def _send_opaque(self, request: web.Request, gathered: bytes) -> web.StreamResponse:
         response = web.StreamResponse(status=self._upstream.status, headers=self._headers)
         response.content_length = self._upstream.content_length
         await response.prepare(request)
-        await response.write(gathered)
+        if gathered:
+            await response.write(gathered)
+        started = bool(gathered)
         try:
-            while chunk := await self._next(True):
+            while chunk := await self._next(started):
+                started = True
                 await response.write(chunk)
-        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, TimeoutError) as error:
-            raise BrokenOff from error
+        except _BROKEN:
+            return self._break_off(request, response)
         await response.write_eof()
         return response
 
@@ -90,20 +105,22 @@ class Answer:
             rest = cutter.rest()
             if rest and self.reader.finished:
                 await response.write(rest)
-        except (
-            aiohttp.ClientPayloadError,
-            aiohttp.ServerDisconnectedError,
-            aiohttp.ClientOSError,
-            TimeoutError,
-        ):
+        except _BROKEN:
             self.reader.failed = True
         if not self.reader.finished:
             # Never a clean end for a cut answer: clients would take it for whole.
             self.reader.failed = True
             body = error_body(502, "the replica broke off its answer", code="replica_lost")
             await response.write(encode_event(body))
-            raise BrokenOff
+            return self._break_off(request, response)
         await response.write_eof()
+        return response
+
+    def _break_off(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+        """Close the client's connection without the chunk that would end the answer."""
+        self.broken_off = True
+        if request.transport is not None:
+            request.transport.close()
         return response
 
     async def _write_events(

@@ -11,7 +11,6 @@ from aiohttp import web
 
 from router.config import RouterConfig
 from router.fleet.fleet import Fleet
-from router.gateway.answer import BrokenOff
 from router.gateway.headers import REQUEST_ID_HEADER, request_id_of
 from router.gateway.intake import read_body
 from router.gateway.prepare import READERS, Prepared, Preparer
@@ -97,6 +96,9 @@ class Gateway:
         except (asyncio.CancelledError, ConnectionResetError):
             outcome.status, outcome.result = 499, "client_closed"
             raise
+        except Exception:
+            outcome.status, outcome.result = 500, "router_error"
+            raise
         finally:
             self._held -= 1
             outcome.total_seconds = monotonic() - started
@@ -176,7 +178,8 @@ class Gateway:
             body = error_body(error.status, f"{request.method} {request.path[:200]}: {error.reason}")
             kept = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
             response = _error(error.status, body, kept)
-        except (BrokenOff, ConnectionResetError):
+        except ConnectionResetError:
+            # The client left: there is nobody to answer.
             raise
         except Exception:
             log.exception("request %s failed", request[_REQUEST_ID])

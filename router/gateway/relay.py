@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 from router.config import LimitOptions, ObserveOptions
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Replica
-from router.gateway.answer import Answer, BrokenOff
+from router.gateway.answer import Answer
 from router.gateway.headers import REQUEST_ID_HEADER, towards_replica
 from router.gateway.prepare import Prepared
 from router.gateway.upstream import Refused, Silent, Upstream, UpstreamError, Vanished
@@ -128,19 +128,14 @@ class Relay:
         answer = Answer(upstream, self._limits, self._own_headers(prepared, choice, outcome), on_bytes)
         try:
             response = await answer.pass_on(request, prepared.usage_asked)
-        except BrokenOff:
-            outcome.result = "broken_off"
-            replica.health.answer_failed(monotonic())
-            self._read(answer, outcome)
-            # No terminating chunk: the client must see that this is not the end.
-            if request.transport is not None:
-                request.transport.close()
-            raise
         except ApiError:
             replica.health.answer_failed(monotonic())
             raise
         self._read(answer, outcome)
-        if upstream.status >= 500 and upstream.status not in _TURNED_AWAY:
+        if answer.broken_off:
+            outcome.result = "broken_off"
+            replica.health.answer_failed(monotonic())
+        elif upstream.status >= 500 and upstream.status not in _TURNED_AWAY:
             outcome.result = "replica_error"
             replica.health.answer_failed(monotonic())
         elif upstream.status >= 400:

@@ -142,6 +142,10 @@ async def test_two_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
                 0
             ] == 200
         assert all(replica.bodies for replica in replicas)
+        # A pod that has moved: once its old address is gone, the name is its own again.
+        source.listed = [Member(replicas[1].url)]
+        await until(lambda: [replica.name for replica in up.router.fleet.replicas] == ["twin"])
+        assert (await up.post())[2].headers["x-kvring-replica"] == "twin"
     for replica in replicas:
         await replica.stop()
 
