@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from replica.engine import Snapshot
+from replica.sequence import Finish
 from replica.step import Output, Step
 from router.chain.chain import ChainIdentity
 from router.wire.report import LoadReport, PrefillCost
@@ -53,7 +54,7 @@ class Metrics:
         """Count what a step brought a sequence, so long after its request was let in."""
         if first:
             self._first_token.observe(seconds)
-        if output.finish:
+        if output.finish in (Finish.STOP, Finish.LENGTH):
             self._whole.observe(seconds)
             self._finished.labels(*self._labels, output.finish.value).inc()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from time import time
 from uuid import uuid4
@@ -30,22 +31,15 @@ _RETRY_AFTER_SECONDS = 1
 _INFERENCE = ("/v1/chat/completions", "/v1/completions")
 
 
+@dataclass(frozen=True, slots=True)
 class Ready:
     """What a replica is made of once its model is loaded."""
 
-    def __init__(
-        self,
-        service: Service,
-        generation: Generation,
-        digests: DigestKeeper,
-        identity: ChainIdentity,
-        context_tokens: int,
-    ) -> None:
-        self.service = service
-        self.generation = generation
-        self.digests = digests
-        self.identity = identity
-        self.context_tokens = context_tokens
+    service: Service
+    generation: Generation
+    digests: DigestKeeper
+    identity: ChainIdentity
+    context_tokens: int
 
 
 class Server:
@@ -95,8 +89,9 @@ class Server:
         outcome = "error"
         try:
             # Refused before its body is read: there is no use in receiving what will not be served.
-            ready = self._admitting()
-            response = await answer(ready, await self._body(request))
+            self._admitting()
+            raw = await self._body(request)
+            response = await answer(self._admitting(), raw)
             outcome = "ok"
             return response
         except (asyncio.CancelledError, ConnectionError):

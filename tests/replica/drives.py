@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
+from typing import Protocol
 
 from replica.batch import Batch, Sampling, Work
 from replica.block_pool import BlockPool
@@ -15,7 +16,13 @@ from router.chain.namer import ChainNamer
 from router.wire.report import PrefillCost
 
 BLOCK = 4
-NAMER = ChainNamer("sha256", "test", BLOCK, None)
+
+
+class Computes(Protocol):
+    """What of a runner a drive needs."""
+
+    def run(self, batch: Batch) -> list[int | None]:
+        """Compute a batch."""
 
 
 class RememberingRunner:
@@ -60,20 +67,27 @@ class Drive:
     """A scheduler with its pool and runner."""
 
     def __init__(
-        self, block_count: int = 32, max_running: int = 8, max_batch_tokens: int = 16, reuse: bool = True
+        self,
+        block_count: int = 32,
+        max_running: int = 8,
+        max_batch_tokens: int = 16,
+        reuse: bool = True,
+        block_tokens: int = BLOCK,
+        runner: Computes | None = None,
     ) -> None:
+        self._namer = ChainNamer("sha256", "test", block_tokens, None)
         self.pool = BlockPool(block_count)
         self.load = WorkLoad(PrefillMeter(PrefillCost()))
         self.scheduler = Scheduler(
             self.pool,
-            NAMER,
+            self._namer,
             self.load,
-            block_tokens=BLOCK,
+            block_tokens=block_tokens,
             max_running=max_running,
             max_batch_tokens=max_batch_tokens,
             reuse=reuse,
         )
-        self.runner = RememberingRunner(block_count)
+        self.runner: Computes = runner or RememberingRunner(block_count)
         self.sequences: dict[int, Sequence] = {}
         self.answers: dict[int, list[int]] = {}
         self.finished: dict[int, Finish] = {}
@@ -82,7 +96,7 @@ class Drive:
     def add(self, prompt: Ordered[int], max_tokens: int = 3, salt: str | None = None) -> int:
         """Queue a prompt; return its id."""
         keys = Keys("m", salt=salt)
-        chain = NAMER.chain_of_tokens(prompt, keys)
+        chain = self._namer.chain_of_tokens(prompt, keys)
         self._next_id += 1
         sequence = Sequence(
             list(prompt),

@@ -89,6 +89,14 @@ async def test_stop_strings_end_the_answer_before_themselves(launch: Launch) -> 
     await client.idle()
 
 
+async def test_a_stop_string_ends_one_choice_while_others_go_on(launch: Launch) -> None:
+    client = await launch(scheduler={"max_running": 4, "max_batch_tokens": 16})
+    body = (await client.complete([[1], list(range(1000))], max_tokens=500, stop="quick")).json()
+    assert [choice["text"] for choice in body["choices"]] == ["The ", "The "]
+    # The second is prefilled in some 60 steps, in which the first would have decoded as many tokens.
+    assert await client.metric("vllm:generation_tokens_total") < 30
+
+
 async def test_a_stop_token_ends_the_answer_and_is_not_shown(launch: Launch) -> None:
     client = await launch()
     word = int.from_bytes(b"k br", "little")

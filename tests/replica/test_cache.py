@@ -113,6 +113,15 @@ async def test_a_reset_forgets_and_starts_a_new_epoch(launch: Launch) -> None:
     assert await cached(await client.complete(prompt)) == 0
 
 
+async def test_a_reset_shows_in_the_digest_at_once(launch: Launch) -> None:
+    client = await launch(digest_seconds=600)
+    await client.complete(list(range(200)))
+    assert (await digest_with(client, 12)).names == 12
+    # Names are not published again for ten minutes, but those that are gone are not kept under a new epoch.
+    assert (await client.http.post("/reset_prefix_cache")).status_code == 200
+    assert Digest.from_json((await client.http.get("/digest")).json()).names == 0
+
+
 async def test_a_reset_is_refused_while_blocks_are_in_use(launch: Launch) -> None:
     client = await launch()
     running = asyncio.create_task(client.complete([1, 2, 3], max_tokens=300))

@@ -44,6 +44,14 @@ def test_words_of_bytes_make_the_text(text: str) -> None:
     assert "".join([*pieces, detokenizer.rest()]) == text
 
 
+def test_a_space_at_the_start_of_a_token_is_kept_within_the_text() -> None:
+    # Such tokenizers strip the space that opens a text, and must not take each token for a text of its own.
+    tokenizer = Tokenizer(models.WordLevel({"▁hello": 0, "▁world": 1, "s": 2}, unk_token="s"))
+    tokenizer.decoder = decoders.Metaspace()
+    detokenizer = TokenizerDetokenizer(tokenizer)
+    assert [detokenizer.feed(token) for token in (0, 1, 2, 1)] == ["hello", " world", "s", " world"]
+
+
 def test_bytes_that_are_no_text_do_not_hold_the_rest_back() -> None:
     detokenizer = TokenizerDetokenizer(TOKENIZER)
     continuation = TOKENIZER.encode("é").ids[1]
