@@ -31,6 +31,7 @@ from replica.service import Service
 from router.chain.chain import TOKEN_BYTES, unpack_tokens
 from router.chain.namer import ChainNamer
 from router.chain.tokenizer import ModelTokenizer
+from router.settings import start_log
 
 _log = logging.getLogger(__name__)
 
@@ -183,6 +184,7 @@ async def start(options: ReplicaOptions, *, wait: bool = True) -> RunningReplica
 
 def run(options: ReplicaOptions) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal exits at once."""
+    start_log(options.log_level)
     uvloop.run(_serve(options))
 
 
@@ -248,7 +250,6 @@ def _echo(options: ReplicaOptions, tokenizer: ModelTokenizer | None) -> EchoRunn
 
 def _torch(options: ReplicaOptions, directory: Path) -> Runner:
     # Imported here alone: everything else of the replica runs without torch.
-    from replica.runner.torch_runner import TorchRunner, TorchRunnerOptions
+    from replica.runner.torch_runner import TorchRunner
 
-    settings = TorchRunnerOptions(**options.torch.model_dump(), block_tokens=options.chain.block_tokens)
-    return TorchRunner(directory, settings)
+    return TorchRunner(directory, options.torch, options.chain.block_tokens)

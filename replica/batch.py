@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen. temperature 0 is greedy; top_p keeps the smallest nucleus of that mass."""
+    """How the next token is chosen. Temperature 0 is greedy; top_p keeps the smallest set of that mass."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -64,7 +64,7 @@ class Runner(Protocol):
         """Longest sequence (prompt plus answer) that the model takes."""
 
     def run(self, batch: Batch) -> list[int | None]:
-        """Compute the batch; return, in the order of `batch.works`, the sampled token or None where not asked."""
+        """Compute the batch; return the sampled token of each work, or None where none was asked for."""
 
     def close(self) -> None:
         """Release what the runner holds."""

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from replica.runner.torch_options import TorchOptions
 from router.chain.options import ChainOptions
 from router.settings import Settings
 from router.wire.report import PrefillCost
@@ -113,32 +114,14 @@ class EchoOptions(_Options):
     )
 
 
-class TorchOptions(_Options):
-    """The runner with a model; see replica.runner.torch_runner."""
-
-    dtype: Literal["bf16", "fp32"] = Field(
-        "bf16", description="bf16 is fast and small; fp32 gives equal tokens whether cached or not."
-    )
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d{1,2})?)$", description="Every machine has a CPU.")
-    threads: int = Field(
-        1,
-        ge=1,
-        le=256,
-        description="One: replicas that share a small machine slow each other down with more.",
-    )
-    block_count: int = Field(
-        1024, ge=1, le=10_000_000, description="Size of the pool; 0.4 GB for 135M parameters in bf16."
-    )
-    context_tokens: int | None = Field(
-        None, ge=2, description="Longest sequence; by default what the model was trained for, if it fits."
-    )
-
-
 class ReplicaOptions(Settings):
     """Everything a replica is told."""
 
     model_config = SettingsConfigDict(env_prefix="KVRING_REPLICA_")
 
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Of the log on stderr."
+    )
     name: str = Field(
         default_factory=lambda: gethostname()[:63].strip(".-_") or "replica",
         pattern=_NAME,
@@ -191,5 +174,5 @@ class ReplicaOptions(Settings):
         """Return the coefficients that the estimate of S starts from."""
         if self.prefill is not None:
             return self.prefill.cost()
-        # Measured for 135M parameters in bf16 on one thread of a server CPU.
+        # Measured for 135M parameters on one thread of a server CPU.
         return self.echo.prefill.cost() if self.runner == "echo" else PrefillCost(0.04, 7e-4, 3e-8)

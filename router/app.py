@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 from time import monotonic
 
 import aiohttp
@@ -22,6 +21,7 @@ from router.gateway.upstream import Upstream
 from router.observe.ledger import Ledger
 from router.observe.metrics import RouterMetrics
 from router.policies import load_policy
+from router.settings import start_log
 
 log = logging.getLogger("kvring")
 
@@ -113,11 +113,7 @@ def _sources(config: RouterConfig) -> list[MemberSource]:
 
 def run(config: RouterConfig) -> None:
     """Run a router until SIGTERM or SIGINT, then drain; a second signal ends it at once."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=config.observe.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    start_log(config.observe.log_level)
     uvloop.run(_serve(config))
 
 

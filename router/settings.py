@@ -1,7 +1,9 @@
-"""How options enter: one TOML file, overridden by the environment, overridden by flags; read once."""
+"""How a program starts: options from one TOML file, the environment and flags, read once; and its log."""
 
 from __future__ import annotations
 
+import logging
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Self, cast
@@ -57,6 +59,12 @@ class Settings(BaseSettings):
                 for problem in error.errors()
             ]
             raise SettingsError("\n".join(lines)) from error
+
+
+def start_log(level: str) -> None:
+    """Log to stderr from now on, as every program of kvring does; called once, where it starts."""
+    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
 
 
 def flag_tree(pairs: dict[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from replica.batch import Batch
 from replica.model.attention import PagedAttention
@@ -17,64 +15,29 @@ from replica.model.llama import Llama
 from replica.model.rope import Rope
 from replica.model.sampling import choose
 from replica.model.weights import load_weights
+from replica.runner.torch_options import TorchOptions
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-
-
-class TorchRunnerOptions(BaseModel):
-    """How the model runs. Every replica of a fleet should use the same, or its answers differ by rounding."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    dtype: Literal["bf16", "fp32"] = Field(
-        "bf16",
-        description="Number format of weights and KV. bf16 takes half the memory, decodes faster, and "
-        "on CPUs with AMX is several times as fast at prefill. fp32 gives the same tokens whether a prefix "
-        "was cached or not.",
-    )
-    device: str = Field(
-        "cpu",
-        pattern=r"^(cpu|cuda(:\d{1,2})?)$",
-        description="Where the model runs. The CPU is there on every machine.",
-    )
-    threads: int = Field(
-        1,
-        ge=1,
-        le=256,
-        description="CPU threads that compute. One, since several replicas share a small machine and more "
-        "threads than cores slow each other down many times over.",
-    )
-    block_tokens: int = Field(
-        16, ge=1, le=1024, description="Tokens in a KV block. 16 is what the router names blocks by, too."
-    )
-    block_count: int = Field(
-        1024,
-        ge=1,
-        le=10_000_000,
-        description="KV blocks to allocate. 1024 blocks of 16 tokens take 0.4 GB for a model of 135M "
-        "parameters in bf16, and hold eight conversations of 2,000 tokens.",
-    )
-    context_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Longest sequence taken, in tokens. By default what the model was trained for, at most "
-        "as much as all blocks hold.",
-    )
 
 
 class TorchRunner:
     """Implements replica.batch.Runner with a Llama model directory (config.json and safetensors)."""
 
-    def __init__(self, directory: Path, options: TorchRunnerOptions) -> None:
-        """Load the model; raises UnsupportedModel for a directory that this decoder cannot run."""
+    def __init__(self, directory: Path, options: TorchOptions, block_tokens: int = 16) -> None:
+        """Load the model; raises UnsupportedModel for a directory that this decoder cannot run.
+
+        `block_tokens` is what one KV block holds; 16 is what the router names blocks by, too.
+        """
         self._options = options
+        self._block_tokens = block_tokens
         self._configured_thread = 0
-        device, dtype = torch.device(options.device), _DTYPES[options.dtype]
+        device = torch.device(options.device)
+        dtype = _fastest(device) if options.dtype == "auto" else _DTYPES[options.dtype]
         config = read_config(directory)
-        room = options.block_count * options.block_tokens
+        room = options.block_count * block_tokens
         self._context_tokens = min(options.context_tokens or room, config.context_tokens, room)
         self._use_threads()
-        self.cache = KvCache(config, options.block_count, options.block_tokens, dtype, device)
+        self.cache = KvCache(config, options.block_count, block_tokens, dtype, device)
         self._model: Llama | None = Llama(
             config,
             load_weights(directory, config, dtype, device),
@@ -85,7 +48,7 @@ class TorchRunner:
     @property
     def block_tokens(self) -> int:
         """Tokens a KV block holds."""
-        return self._options.block_tokens
+        return self._block_tokens
 
     @property
     def block_count(self) -> int:
@@ -130,3 +93,10 @@ class TorchRunner:
         if self._configured_thread != threading.get_ident():
             torch.set_num_threads(self._options.threads)
             self._configured_thread = threading.get_ident()
+
+
+def _fastest(device: torch.device) -> torch.dtype:
+    """Return bf16 where the hardware multiplies it natively, fp32 where that is faster at prefill."""
+    if device.type == "cuda" or torch.cpu.get_capabilities().get("amx_bf16"):
+        return torch.bfloat16
+    return torch.float32

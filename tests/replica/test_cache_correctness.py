@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from replica.model.bundled import bundled_model_directory
-from replica.runner.torch_runner import TorchRunner, TorchRunnerOptions
+from replica.runner.torch_options import TorchOptions
+from replica.runner.torch_runner import TorchRunner
 from tests.replica.dense import DenseLlama
 from tests.replica.drives import Drive
 
@@ -40,7 +41,7 @@ def test_a_warm_cache_a_cold_one_and_a_dense_forward_give_the_same_tokens(direct
     # With this seed the best token leads by 0.006 at least, far more than fp32 rounds by.
     random = Random(6)
     prompts = [random_tokens(random, random.randint(18, 50)) for _ in range(50)]
-    options = TorchRunnerOptions(dtype="fp32", block_tokens=BLOCK, block_count=256)
+    options = TorchOptions(dtype="fp32", block_count=256)
     runner = TorchRunner(directory, options)
     drive = Drive(256, max_running=32, max_batch_tokens=256, block_tokens=BLOCK, runner=runner)
     cold, cold_hits = run_all(drive, prompts)
@@ -59,7 +60,7 @@ def test_a_warm_cache_a_cold_one_and_a_dense_forward_give_the_same_tokens(direct
 @pytest.fixture
 def served(directory: Path) -> Iterator[Drive]:
     """Blocks for all rounds, so that nothing is evicted and each round's prefix is its own."""
-    runner = TorchRunner(directory, TorchRunnerOptions(block_tokens=BLOCK, block_count=512))
+    runner = TorchRunner(directory, TorchOptions(block_count=512), BLOCK)
     yield Drive(512, max_running=4, max_batch_tokens=2048, block_tokens=BLOCK, runner=runner)
     runner.close()
 

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 
 from replica.batch import Batch, Runner, Sampling, Work
 from replica.model.bundled import bundled_model_directory
-from replica.runner.torch_runner import TorchRunner, TorchRunnerOptions
+from replica.runner.torch_options import TorchOptions
+from replica.runner.torch_runner import TorchRunner
 from tests.replica.tiny_llama import write_tiny_llama
 
 END = 2
@@ -38,8 +39,8 @@ def answer(
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Iterator[TorchRunner]:
-    options = TorchRunnerOptions(dtype="fp32", block_tokens=4, block_count=30)
-    runner = TorchRunner(write_tiny_llama(tmp_path), options)
+    options = TorchOptions(dtype="fp32", block_count=30)
+    runner = TorchRunner(write_tiny_llama(tmp_path), options, 4)
     yield runner
     runner.close()
 
@@ -65,7 +66,7 @@ ANSWERS = {
 def test_the_real_model_answers_as_stored() -> None:
     directory = bundled_model_directory()
     tokenizer: Tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    runner = TorchRunner(directory, TorchRunnerOptions(dtype="fp32", block_count=16))
+    runner = TorchRunner(directory, TorchOptions(dtype="fp32", block_count=16))
     for question, (stored, text) in ANSWERS.items():
         ids = [int(number) for number in stored.split()]
         prompt = (
@@ -81,7 +82,7 @@ def test_the_real_model_answers_as_stored() -> None:
 def test_the_real_model_answers_in_bf16() -> None:
     directory = bundled_model_directory()
     tokenizer: Tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    runner = TorchRunner(directory, TorchRunnerOptions(dtype="bf16", block_count=16))
+    runner = TorchRunner(directory, TorchOptions(dtype="bf16", block_count=16))
     prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     assert "Paris" in tokenizer.decode(answer(runner, tokenizer.encode(prompt).ids, 12, Sampling()))
 
@@ -132,8 +133,8 @@ def test_a_batch_that_cannot_be_right_is_refused(tiny: TorchRunner, work: Work, 
 def test_the_context_is_what_model_blocks_and_option_allow(tmp_path: Path) -> None:
     directory = write_tiny_llama(tmp_path)
 
-    def context(**options: object) -> int:
-        return TorchRunner(directory, TorchRunnerOptions.model_validate(options)).context_tokens
+    def context(block_tokens: int = 16, **options: object) -> int:
+        return TorchRunner(directory, TorchOptions.model_validate(options), block_tokens).context_tokens
 
     assert context(block_count=100) == 256
     assert context(block_count=3, block_tokens=8) == 24
@@ -142,7 +143,7 @@ def test_the_context_is_what_model_blocks_and_option_allow(tmp_path: Path) -> No
 
 
 def test_a_closed_runner_says_so(tmp_path: Path) -> None:
-    runner = TorchRunner(write_tiny_llama(tmp_path), TorchRunnerOptions(block_count=2))
+    runner = TorchRunner(write_tiny_llama(tmp_path), TorchOptions(block_count=2))
     runner.close()
     runner.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -155,7 +156,6 @@ def test_a_closed_runner_says_so(tmp_path: Path) -> None:
         {"dtype": "int8"},
         {"device": "tpu"},
         {"threads": 0},
-        {"block_tokens": 0},
         {"block_count": 0},
         {"context_tokens": 0},
         {"blocks": 3},
@@ -163,4 +163,4 @@ def test_a_closed_runner_says_so(tmp_path: Path) -> None:
 )
 def test_options_out_of_bounds_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        TorchRunnerOptions.model_validate(options)
+        TorchOptions.model_validate(options)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from replica.batch import Batch, Sampling, Work
 from replica.model.bundled import bundled_model_directory
-from replica.runner.torch_runner import TorchRunner, TorchRunnerOptions
+from replica.runner.torch_options import TorchOptions
+from replica.runner.torch_runner import TorchRunner
 from tests.replica.dense import DenseLlama
 from tests.replica.tiny_llama import CONFIG, write_tiny_llama
 
@@ -78,7 +79,7 @@ def dense(directory: Path) -> DenseLlama:
 
 @pytest.fixture(scope="module")
 def runner(directory: Path) -> Iterator[TorchRunner]:
-    runner = TorchRunner(directory, TorchRunnerOptions(dtype="fp32", block_tokens=BLOCK, block_count=96))
+    runner = TorchRunner(directory, TorchOptions(dtype="fp32", block_count=96), BLOCK)
     yield runner
     runner.close()
 
@@ -140,7 +141,7 @@ def test_only_works_that_sample_get_logits(runner: TorchRunner, dense: DenseLlam
 @pytest.mark.model
 def test_the_real_model_equals_its_dense_forward() -> None:
     directory = bundled_model_directory()
-    options = TorchRunnerOptions(dtype="fp32", block_count=48)
+    options = TorchOptions(dtype="fp32", block_count=48)
     driver = Driver(TorchRunner(directory, options), DenseLlama(directory), random.Random(3))
     sequences = [
         Sequence([(start + 997 * n) % 49152 for n in range(length)]) for start, length in ((7, 70), (9, 23))

@@ -11,11 +11,12 @@ from safetensors.torch import save_file
 
 from replica.batch import Batch, Sampling, Work
 from replica.model.config import UnsupportedModel
-from replica.runner.torch_runner import TorchRunner, TorchRunnerOptions
+from replica.runner.torch_options import TorchOptions
+from replica.runner.torch_runner import TorchRunner
 from tests.replica.dense import DenseLlama
 from tests.replica.tiny_llama import tensors, write_tiny_llama
 
-OPTIONS = TorchRunnerOptions(dtype="fp32", block_count=4)
+OPTIONS = TorchOptions(dtype="fp32", block_count=4)
 
 
 def logits(directory: Path) -> torch.Tensor:
