@@ -6,7 +6,7 @@ All of it may be lost at any moment: it sharpens decisions and is never needed f
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import exp
 
@@ -91,16 +91,10 @@ class Memory:
     def hot_depth(self, chain: Chain, recall: Recall, share: float, least: float, now: float) -> int:
         """Return how many leading blocks are common to `share` of all conversations and `least` at least."""
         floor = max(share * self._total, least * self._scale(now))
-        hot = 0
-        for depth in self._known_depths(chain, recall.depth):
-            entry = self._entries.get(chain.names[depth - 1])
-            if entry is None:
-                continue
-            if entry.branches < floor:
-                # Popularity falls along a chain: nothing deeper can be hot.
-                break
-            hot = depth
-        return hot
+        # Popularity falls along a chain. By boundaries first, then block by block to where conversations
+        # part, so that a conversation's later turns find the same place as its first.
+        hot = self._last_hot(chain, boundaries(len(chain.names)), recall.depth, floor)
+        return self._last_hot(chain, self._cell(len(chain.names), hot), recall.depth, floor) or hot
 
     def conversations(self, now: float) -> float:
         """Return the decayed number of conversations counted."""
@@ -134,6 +128,16 @@ class Memory:
                     entry.branches += scale
         self._entries[names[-1]].tail = chain.remainder
         self._forget(now)
+
+    def _last_hot(self, chain: Chain, depths: Iterable[int], known: int, floor: float) -> int:
+        """Return the last of the leading `depths` whose branches reach `floor`, 0 if none does."""
+        hot = 0
+        for depth in depths:
+            entry = self._entries.get(chain.names[depth - 1]) if depth <= known else None
+            if entry is None or entry.branches < floor:
+                break
+            hot = depth
+        return hot
 
     def _ends(self, chain: Chain, depth: int) -> bool:
         """Say whether an earlier prompt ended `depth` blocks in, and this one goes on just as it did."""

@@ -72,6 +72,28 @@ def test_routers_agree_without_sharing_anything(replicas: int, new_tokens: int) 
     assert restarted == alone[500:]
 
 
+def test_turns_and_routers_agree_where_the_shared_part_ends_between_boundaries() -> None:
+    """A long system prompt, of 70 blocks and a bit: beyond the depth where digests know every block."""
+    turns = list(interleaved_chats(60, 5, 300, system_tokens=1_125, preamble=False))
+    fleet = fleet_of(names_of(8))
+    renewed = FleetView([replace(one, epoch="new:" + one.name) for one in fleet.replicas], fleet.ring)
+    seasoned, other = load_policy("affinity"), load_policy("affinity")
+    homes: dict[int, set[str]] = {}
+    agree = []
+    for number, turn in enumerate(turns):
+        for policy in (seasoned, other) if number < 100 else (seasoned,):
+            policy.commit(turn.ask, policy.rank(turn.ask, fleet, float(number))[0], float(number))
+        if number >= 100:
+            # All replicas began anew, as the other sees them: only the key tells it where to go.
+            first = seasoned.rank(turn.ask, fleet, float(number))[0].name
+            agree.append(first == other.rank(turn.ask, renewed, float(number))[0].name)
+            homes.setdefault(turn.conversation, set()).add(first)
+    # The first few conversations stay where they began, before the shared part was known to be hot.
+    assert sum(agree) / len(agree) >= 0.85
+    assert len(set.union(*homes.values())) == 8
+    assert sum(len(names) == 1 for names in homes.values()) >= 0.95 * len(homes)
+
+
 def test_a_lone_chat_stays_though_all_traffic_is_its_own() -> None:
     turns = list(interleaved_chats(1, 60, 40))
     assert _kept(turns, _drive(load_policy("affinity"), turns, fleet_of(names_of(3)))) == 1.0
