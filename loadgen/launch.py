@@ -24,6 +24,7 @@ from loadgen.children import (
 )
 
 _HOST = "127.0.0.1"
+_ROOT = str(Path(__file__).resolve().parent.parent)
 _PREPARE = """\
 import sys
 sys.path.append(sys.argv[1])
@@ -41,7 +42,10 @@ _ONE_THREAD = {
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """What to start. `port` is the router's, 0 for a free one; the torch runner needs `model_directory`."""
+    """What to start. `port` is the router's, 0 for a free one; the torch runner needs `model_directory`.
+
+    `replica_blocks` is the size of each replica's cache, in blocks of 16 tokens; None is its default.
+    """
 
     replicas: int = 3
     runner: Literal["torch", "echo"] = "torch"
@@ -49,6 +53,7 @@ class FleetPlan:
     port: int = 0
     model: str = "smollm2-135m-instruct"
     model_directory: Path | None = None
+    replica_blocks: int | None = None
     ready_seconds: float = 180.0
     stop_seconds: float = 5.0
 
@@ -149,11 +154,12 @@ class Fleet:
 
     def _replica(self, name: str, port: int) -> list[str]:
         plan = self._plan
+        size = () if plan.replica_blocks is None else (f"{plan.runner}.block_count", str(plan.replica_blocks))
         return [
             "replica",
             *("--name", name, "--port", str(port), "--runner", plan.runner, "--model", plan.model),
             *("--model-directory", str(plan.model_directory or "")),
-            *_set("drain_seconds", "1", "linger_seconds", "0"),
+            *_set("drain_seconds", "1", "linger_seconds", "0", *size),
         ]
 
     def _router(self, policy: str) -> list[str]:
@@ -164,7 +170,7 @@ class Fleet:
         if plan.model_directory is not None:
             directory = _toml_text(str(plan.model_directory))
             arguments += _set(f"models.{_toml_text(plan.model)}.tokenizer_directory", directory)
-        return arguments + _set("limits.drain_seconds", "1")
+        return arguments + _set("limits.drain_seconds", "1", "limits.drain_notice_seconds", "0")
 
 
 async def bundled_model() -> Path:
@@ -176,7 +182,7 @@ async def bundled_model() -> Path:
         "-P",
         "-c",
         _PREPARE,
-        str(Path(__file__).resolve().parent.parent),
+        _ROOT,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -32,9 +32,8 @@ print()
 
 
 def how_to_ask(url: str, model: str) -> str:
-    """Return both, with a line of words each."""
-    program = "".join(f"    {line}\n" if line else "\n" for line in openai_program(url, model).splitlines())
+    """Return both, with a line of words each; not indented, so that they can be copied as they stand."""
     return (
-        f"Ask it from a shell:\n\n    {curl_line(url, model)}\n\n"
-        f"or with the openai package (pip install openai):\n\n{program}"
+        f"Ask it from a shell:\n\n{curl_line(url, model)}\n\n"
+        f"or from Python (pip install openai):\n\n{openai_program(url, model)}"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from loadgen.commands.fail import Unfit
+from loadgen.commands.fail import Failed, Unfit
 from loadgen.flags import read_flags
 from router.settings import SettingsError
 
@@ -33,9 +33,12 @@ from router.settings import SettingsError
 def command(config: Path | None, sets: tuple[str, ...], **named: str | int | None) -> None:
     """Run one replica until SIGTERM or Ctrl-C."""
     from replica.app import run
+    from replica.model.bundled_gguf import BundledModelMissing
     from replica.options import ReplicaOptions
 
     try:
         run(ReplicaOptions.load(config, read_flags(sets, named)))
     except SettingsError as error:
         raise Unfit(str(error)) from error
+    except (OSError, ValueError, ImportError, BundledModelMissing) as error:
+        raise Failed(f"the replica cannot run: {error}") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from loadgen.commands.fail import Unfit
+from loadgen.commands.fail import Failed, Unfit
 from loadgen.flags import read_flags
 from router.settings import SettingsError
 
@@ -42,8 +42,8 @@ def command(
 ) -> None:
     """Run the router until SIGTERM or Ctrl-C."""
     from router.app import run
-
     from router.config import RouterConfig
+    from router.policies import PolicyError
 
     host, port = _address(listen) if listen is not None else (None, None)
     named = {
@@ -53,10 +53,11 @@ def command(
         "fleet.replicas": [_replica(replica) for replica in replicas] or None,
     }
     try:
-        options = RouterConfig.load(config, read_flags(sets, named))
-        run(options)
-    except SettingsError as error:
+        run(RouterConfig.load(config, read_flags(sets, named)))
+    except (SettingsError, PolicyError) as error:
         raise Unfit(str(error)) from error
+    except (OSError, ValueError) as error:
+        raise Failed(f"the router cannot run: {error}") from error
 
 
 def _address(listen: str) -> tuple[str, int]:

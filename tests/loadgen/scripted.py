@@ -41,7 +41,7 @@ async def stream(
     gap_seconds: float = 0.0,
     cut: bool = False,
 ) -> web.StreamResponse:
-    """Answer an event stream, each piece in a write of its own; `cut` drops the connection instead of ending."""
+    """Answer an event stream, each piece in a write of its own; `cut` drops the connection at the end."""
     headers = {"Content-Type": "text/event-stream"}
     if replica is not None:
         headers["x-kvring-replica"] = replica

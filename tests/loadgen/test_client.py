@@ -185,11 +185,9 @@ async def test_a_cancel_closes_the_request() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         began.set()
         try:
-            while request.transport is not None and not request.transport.is_closing():
-                await asyncio.sleep(0.01)
+            return await stream(request, [chunk("a")] * 1000, gap_seconds=0.01)
         finally:
             gone.set()
-        return web.Response()
 
     async with serve(handler) as url, Client(url) as client:
         task = asyncio.create_task(client.ask(BODY))

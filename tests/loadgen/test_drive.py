@@ -38,7 +38,8 @@ class Log:
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
         try:
-            return await stream(request, whole(f"answer {number}"), replica=f"r{number % 2}", gap_seconds=0.002)
+            pieces = whole(f"answer {number}")
+            return await stream(request, pieces, replica=f"r{number % 2}", gap_seconds=0.002)
         finally:
             self.in_flight -= 1
 
@@ -122,6 +123,7 @@ async def test_too_many_sessions_at_once_are_turned_away() -> None:
 async def test_a_cancel_ends_all_requests() -> None:
     in_flight = 0
     began = asyncio.Event()
+    all_gone = asyncio.Event()
 
     async def handler(request: web.Request) -> web.StreamResponse:
         nonlocal in_flight
@@ -131,6 +133,8 @@ async def test_a_cancel_ends_all_requests() -> None:
             return await hang(request)
         finally:
             in_flight -= 1
+            if not in_flight:
+                all_gone.set()
 
     async with serve(handler) as url, Client(url) as client, asyncio.timeout(10):
         task = asyncio.create_task(drive(CHATS, Closed(5), client, RunLimits()))
@@ -138,8 +142,7 @@ async def test_a_cancel_ends_all_requests() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        while in_flight:
-            await asyncio.sleep(0.01)
+        await all_gone.wait()
     assert len(asyncio.all_tasks()) == 1
 
 
