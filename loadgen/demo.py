@@ -29,19 +29,20 @@ _UP_URL = "http://127.0.0.1:8080"
 class DemoPlan:
     """What the demo asks, the same under each policy.
 
-    Sizes are those of a machine that computes 200 tokens a second on each of two cores. Caches are scarce, as in
-    a real fleet: together they hold all chats that go on at a time, one alone does not. The number of users is
-    no multiple of the replicas', or round robin would bring each back to its own. Enough chats that they spread.
+    Sizes are those of a machine that computes 200 tokens a second on each of two cores. Caches are scarce,
+    as in a real fleet: together they hold all chats that go on at a time, one alone does not. The number of
+    users is no multiple of the replicas', or round robin would bring each back to its own. There are enough
+    chats that they spread.
     """
 
-    sessions: int = 12
-    turns: int = 8
+    sessions: int = 18
+    turns: int = 6
     turn_tokens: int = 90
     system_tokens: int = 40
     answer_tokens: int = 8
     concurrency: int = 7
-    think_seconds: float = 0.5
-    replica_blocks: int = 192
+    think_seconds: float = 0.2
+    replica_blocks: int = 160
     seed: int = 1
     limit_seconds: float = 285.0
 
@@ -61,7 +62,7 @@ async def demonstrate(plan: DemoPlan, console: Console) -> None:
         ) from None
     console.print()
     console.print(comparison(runs, "The same chats on three replicas, under two policies"))
-    console.print(effect(runs[_BEFORE], runs[_AFTER]), highlight=False)
+    console.print(effect(runs[_BEFORE], runs[_AFTER]), highlight=False, soft_wrap=True)
     console.print("\nKeep such a fleet up with:  kvring up\n", highlight=False)
     console.print(how_to_ask(_UP_URL, FleetPlan().model), highlight=False, soft_wrap=True, markup=False)
     missed = shortfalls(runs[_BEFORE], runs[_AFTER])
@@ -135,14 +136,14 @@ def shortfalls(before: Summary, after: Summary) -> list[str]:
             f"{after.computed_tokens} computed tokens are more than half of {before.computed_tokens}"
         )
     missed += [
-        f"{name} is not lower: {new} s against {old} s"
+        f"{name} is not lower: {_seconds(new)} against {_seconds(old)}"
         for name, old, new in _latencies(before, after)
         if old is None or new is None or new >= old
     ]
-    if after.busiest_replica_ratio is None or after.busiest_replica_ratio > 0.45:
-        missed.append(
-            f"the busiest replica had {after.busiest_replica_ratio} of the requests, more than 0.45"
-        )
+    busiest = after.busiest_replica_ratio
+    if busiest is None or busiest > 0.45:
+        share = "an unknown share" if busiest is None else f"{busiest:.1%}"
+        missed.append(f"the busiest replica had {share} of the requests, more than 45%")
     return missed
 
 
@@ -151,6 +152,10 @@ def _latencies(before: Summary, after: Summary) -> list[tuple[str, float | None,
         ("TTFT p50", before.ttft_p50_seconds, after.ttft_p50_seconds),
         ("TTFT p99", before.ttft_p99_seconds, after.ttft_p99_seconds),
     ]
+
+
+def _seconds(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f} s"
 
 
 def _kinds(errors: Mapping[str, int]) -> str:

@@ -30,13 +30,18 @@ def program(log: Path, text: str) -> Child:
     return Child("some-child", process, log)
 
 
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "print('up', flush=True); time.sleep(60)"
+)
 
 
 async def until_logged(child: Child, text: str) -> None:
-    async with asyncio.timeout(10):
-        while text not in child.log.read_text():
-            await asyncio.sleep(0.02)
+    for _ in range(500):
+        if text in child.log.read_text():
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail(f"{text!r} was never logged")
 
 
 async def test_a_child_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
@@ -82,9 +87,7 @@ async def test_a_child_runs_the_command_line_from_any_directory(
     (tmp_path / "router" / "__init__.py").write_text("raise SystemExit('the wrong package')")
     monkeypatch.chdir(tmp_path)
     child = start_child("router", ["router", "--set", "listen.prt=1"], tmp_path, {})
-    async with asyncio.timeout(20):
-        while child.ended() is None:
-            await asyncio.sleep(0.02)
+    await asyncio.to_thread(child.process.wait, 30)
     assert child.ended() == "ended with exit code 2"
     assert "listen.prt" in child.tail()
 
@@ -106,14 +109,15 @@ time.sleep(60)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 async def test_a_tied_child_dies_with_its_parent() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE)
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _PARENT, stdout=asyncio.subprocess.PIPE
+    )
     assert parent.stdout is not None
-    with parent.stdout as output:
-        child = int(await asyncio.to_thread(output.readline))
-        os.kill(child, 0)
-        parent.kill()
-        parent.wait()
-        assert await gone([child])
+    child = int(await parent.stdout.readline())
+    os.kill(child, 0)
+    parent.kill()
+    await parent.wait()
+    assert await gone([child])
 
 
 def test_a_child_whose_parent_has_gone_ends_itself() -> None:
