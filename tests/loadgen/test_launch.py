@@ -50,7 +50,7 @@ async def test_a_replica_that_ends_is_told_once() -> None:
         async with httpx.AsyncClient(trust_env=False) as http:
             url = fleet.replica_urls["replica-1"]
             assert (await http.get(f"{url}/health")).status_code == 200
-        (victim,) = [pid for pid in children_of(os.getpid()) if "replica-1" in command_line(pid)]
+        (victim,) = [pid for pid in children_of(os.getpid()) if "--name\0replica-1\0" in command_line(pid)]
         os.kill(victim, signal.SIGKILL)
         assert await gone([victim])
         ((name, failure),) = fleet.take_ended()
