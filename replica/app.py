@@ -32,6 +32,7 @@ from router.chain.chain import TOKEN_BYTES, unpack_tokens
 from router.chain.namer import ChainNamer
 from router.chain.tokenizer import ModelTokenizer
 from router.settings import start_log
+from router.wire.http_server import JsonErrorRunner
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class RunningReplica:
         self.metrics = Metrics(options.model)
         self.server = Server(options, token_hex(8), self.metrics)
         self._executor = ThreadPoolExecutor(options.limits.threads, thread_name_prefix="prepare")
-        self._runner = web.AppRunner(
+        self._runner = JsonErrorRunner(
             self.server.application(),
             handler_cancellation=True,
             keepalive_timeout=options.keepalive_seconds,

@@ -26,7 +26,7 @@ FAILURES_UNTIL_BROKEN = 3
 class Snapshot:
     """The engine as of its last schedule or step; anybody may read it at any time.
 
-    `names` are those that a digest publishes, at most one publishing period old; `names_version` tells
+    `names` are those that a digest publishes, as of `names_at` (None: as of now); `names_version` tells
     them apart. `epoch` grows with every reset.
     """
 
@@ -40,6 +40,7 @@ class Snapshot:
     counts: Counts
     names: tuple[bytes, ...]
     names_version: int
+    names_at: float | None
     broken: bool
 
 
@@ -90,6 +91,7 @@ class Engine:
         self._names: tuple[bytes, ...] = ()
         self._names_version = scheduler.pool.version
         self._publish_due = 0.0
+        self._names_at = monotonic()
         self._publish()
 
     @property
@@ -229,9 +231,11 @@ class Engine:
 
     def _publish(self) -> None:
         pool = self._scheduler.pool
-        if self._names_version != pool.version and monotonic() >= self._publish_due:
+        now = monotonic()
+        if self._names_version != pool.version and now >= self._publish_due:
             self._names, self._names_version = pool.boundary_names(), pool.version
-            self._publish_due = monotonic() + self._publish_seconds
+            self._publish_due = now + self._publish_seconds
+            self._names_at = now
         self._snapshot = Snapshot(
             running=self._scheduler.running_count,
             waiting=self._scheduler.waiting_count,
@@ -243,6 +247,7 @@ class Engine:
             counts=replace(self._scheduler.counts),
             names=self._names,
             names_version=self._names_version,
+            names_at=None if self._names_version == pool.version else self._names_at,
             broken=self._failures >= FAILURES_UNTIL_BROKEN,
         )
 

@@ -146,5 +146,7 @@ async def _pieces(lease: Lease, choices: list[Choice]) -> AsyncIterator[dict[int
 
 def _failure(finish: Finish) -> ApiError:
     if finish is Finish.ABORT:
-        return ApiError(503, "the replica is shutting down", source=Source.REPLICA, code="shutting_down")
+        return ApiError(
+            503, "the replica is shutting down", source=Source.REPLICA, code="shutting_down", ran=True
+        )
     return ApiError(500, "the replica failed to compute this", source=Source.REPLICA, code="engine_error")

@@ -5,23 +5,19 @@ from __future__ import annotations
 from socket import gethostname
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from replica.runner.torch_options import TorchOptions
+from router.chain.algorithms import ALGORITHMS
 from router.chain.options import ChainOptions
-from router.settings import Settings
+from router.settings import NAME_PATTERN, Options, Settings
 from router.wire.report import PrefillCost
 
-_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _TEXT = "The quick brown fox jumps over the lazy dog. "
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PrefillOptions(_Options):
+class PrefillOptions(Options):
     """Coefficients of S, the seconds of a prefill."""
 
     base_seconds: float = Field(
@@ -39,7 +35,7 @@ class PrefillOptions(_Options):
         return PrefillCost(self.base_seconds, self.per_token_seconds, self.per_token_context_seconds)
 
 
-class SchedulerOptions(_Options):
+class SchedulerOptions(Options):
     """What one step takes in, and who waits."""
 
     max_running: int = Field(
@@ -62,7 +58,7 @@ class SchedulerOptions(_Options):
         return self
 
 
-class LimitOptions(_Options):
+class LimitOptions(Options):
     """What one request may ask."""
 
     max_body_bytes: int = Field(
@@ -94,7 +90,7 @@ class LimitOptions(_Options):
     )
 
 
-class EchoOptions(_Options):
+class EchoOptions(Options):
     """The runner without a model."""
 
     filler: str = Field(
@@ -124,7 +120,7 @@ class ReplicaOptions(Settings):
     )
     name: str = Field(
         default_factory=lambda: gethostname()[:63].strip(".-_") or "replica",
-        pattern=_NAME,
+        pattern=NAME_PATTERN,
         description="Stable over restarts: the ring goes by it. The host's, as a StatefulSet's pods keep it.",
     )
     host: str = Field("127.0.0.1", description="Loopback by default: an open port is a decision.")
@@ -163,6 +159,15 @@ class ReplicaOptions(Settings):
         le=600,
         description="The port stays open at least so long after SIGTERM, to tell those who have not heard.",
     )
+
+    @model_validator(mode="after")
+    def _names_to_trust(self) -> Self:
+        if not ALGORITHMS[self.chain.algorithm].collision_resistant:
+            # The pool takes equal names for equal tokens: a crafted collision would serve another's KV.
+            raise ValueError(
+                f"chain.algorithm {self.chain.algorithm} is for routers only: it can be collided"
+            )
+        return self
 
     @model_validator(mode="after")
     def _model_for_torch(self) -> Self:

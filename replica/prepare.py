@@ -47,7 +47,7 @@ class Preparer:
             tokens=tokens,
             prompt_tokens=len(tokens),
             names=list(chain.names),
-            keys={0: prompt.keys.of_first_block()},
+            keys=prompt.keys.keyed_blocks(self.namer.block_tokens),
             sampling=request.sampling,
             max_tokens=self._answer_tokens(len(tokens), request),
             end_ids=end_ids,

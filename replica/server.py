@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from time import time
+from time import monotonic, time
 from uuid import uuid4
 
 import orjson
@@ -22,6 +22,7 @@ from replica.options import ReplicaOptions
 from replica.service import Service
 from router.chain.chain import ChainIdentity
 from router.wire.errors import ApiError, Source
+from router.wire.intake import read_body
 from router.wire.report import ORCA_HEADER, ORCA_REQUEST_HEADER, ReplicaState
 
 _log = logging.getLogger(__name__)
@@ -55,8 +56,7 @@ class Server:
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
-        limit = self._options.limits.max_body_bytes
-        application = web.Application(client_max_size=limit, middlewares=[self._answer_errors])
+        application = web.Application(middlewares=[self._answer_errors])
         application.on_response_prepare.append(self._add_headers)
         application.add_routes(
             [
@@ -90,7 +90,8 @@ class Server:
         try:
             # Refused before its body is read: there is no use in receiving what will not be served.
             self._admitting()
-            raw = await self._body(request)
+            limits = self._options.limits
+            raw = await read_body(request, limits.max_body_bytes, limits.read_seconds)
             response = await answer(self._admitting(), raw)
             outcome = "ok"
             return response
@@ -105,20 +106,6 @@ class Server:
             raise
         finally:
             self._metrics.observe_request(outcome)
-
-    async def _body(self, request: web.Request) -> bytes:
-        limits = self._options.limits
-        if (request.content_length or 0) > limits.max_body_bytes:
-            raise _too_large(limits.max_body_bytes)
-        try:
-            async with asyncio.timeout(limits.read_seconds):
-                return await request.read()
-        except web.HTTPRequestEntityTooLarge as error:
-            raise _too_large(limits.max_body_bytes) from error
-        except web.RequestPayloadError as error:
-            raise ApiError(400, "the body cannot be read: it is cut, or not encoded as it says") from error
-        except TimeoutError as error:
-            raise ApiError(408, f"the body did not arrive within {limits.read_seconds:g} s") from error
 
     async def _models(self, request: web.Request) -> web.Response:
         ready = self._loaded()
@@ -163,8 +150,10 @@ class Server:
 
     async def _digest(self, request: web.Request) -> web.Response:
         ready = self._loaded()
-        digest = await ready.digests.digest(ready.service.engine.snapshot)
-        return _json(digest.to_json())
+        snapshot = ready.service.engine.snapshot
+        age = 0.0 if snapshot.names_at is None else monotonic() - snapshot.names_at
+        digest = await ready.digests.digest(snapshot)
+        return _json({**digest.to_json(), "age_seconds": age})
 
     async def _prometheus(self, request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -234,10 +223,6 @@ def _error(error: ApiError) -> web.Response:
     return web.Response(
         status=error.status, body=error.body(), content_type="application/json", headers=error.headers()
     )
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"the body is over the limit of {limit} bytes", code="request_too_large")
 
 
 def _unavailable(message: str, code: str) -> ApiError:

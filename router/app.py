@@ -22,6 +22,7 @@ from router.observe.ledger import Ledger
 from router.observe.metrics import RouterMetrics
 from router.policies import load_policy
 from router.settings import start_log
+from router.wire.http_server import JsonErrorRunner
 
 log = logging.getLogger("kvring")
 
@@ -64,7 +65,7 @@ class Router:
         )
         ledger = Ledger(self._metrics, config.observe.access_log)
         self._gateway = Gateway(config, self.fleet, self.preparer, policy, relay, ledger, self._metrics)
-        self._runner = web.AppRunner(
+        self._runner = JsonErrorRunner(
             self._gateway.application(),
             access_log=None,
             # Otherwise a client that leaves before a plain answer is there would not be noticed.

@@ -6,30 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from router.chain.options import ChainOptions
-from router.settings import Settings
-
-_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+from router.settings import NAME_PATTERN, Options, Settings
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ListenOptions(_Options):
+class ListenOptions(Options):
     """Where the router listens."""
 
     host: str = Field("127.0.0.1", description="Loopback by default: an open port is a decision.")
     port: int = Field(8080, ge=0, le=65_535, description="0 takes a free one.")
 
 
-class ReplicaAddress(_Options):
+class ReplicaAddress(Options):
     """One replica of a static fleet."""
 
-    name: str = Field(pattern=_NAME, description="Stable name: the ring goes by it, clients see it.")
+    name: str = Field(pattern=NAME_PATTERN, description="Stable name: the ring goes by it, clients see it.")
     url: str = Field(pattern=r"^https?://[^/@\s]+/?$", description="Scheme, host and port.")
 
     @field_validator("url")
@@ -38,7 +32,7 @@ class ReplicaAddress(_Options):
         return url.rstrip("/")
 
 
-class DnsOptions(_Options):
+class DnsOptions(Options):
     """A fleet found by name, such as a headless Service: each address is a replica."""
 
     host: str = Field("", max_length=253, description="The name to resolve; empty turns this source off.")
@@ -48,7 +42,7 @@ class DnsOptions(_Options):
     )
 
 
-class FleetOptions(_Options):
+class FleetOptions(Options):
     """Who the replicas are and how they are watched."""
 
     replicas: tuple[ReplicaAddress, ...] = Field((), max_length=1024, description="Static members.")
@@ -80,7 +74,7 @@ class FleetOptions(_Options):
         return self
 
 
-class PolicyOptions(_Options):
+class PolicyOptions(Options):
     """Which policy ranks, and its own options."""
 
     name: str = Field(
@@ -89,7 +83,7 @@ class PolicyOptions(_Options):
     options: Mapping[str, Any] = Field({}, description="The policy's Config.")
 
 
-class ModelOptions(_Options):
+class ModelOptions(Options):
     """What the router knows of a model beside what replicas tell."""
 
     tokenizer_directory: Path | None = Field(
@@ -97,7 +91,7 @@ class ModelOptions(_Options):
     )
 
 
-class LimitOptions(_Options):
+class LimitOptions(Options):
     """Bounds on time and size."""
 
     body_bytes: int = Field(
@@ -123,6 +117,12 @@ class LimitOptions(_Options):
         le=86_400,
         description="Longest silence within an answer. There is no limit on its whole length.",
     )
+    write_seconds: float = Field(
+        120,
+        gt=0,
+        le=86_400,
+        description="A client that takes nothing for so long is cut off: it holds a lease.",
+    )
     attempts: int = Field(3, ge=1, le=16, description="Replicas tried for one request, the first included.")
     in_flight: int = Field(
         4096, ge=1, le=1_000_000, description="Requests held at once; more are answered 503 at once."
@@ -139,7 +139,7 @@ class LimitOptions(_Options):
     tokenizer_threads: int = Field(2, ge=1, le=64, description="Tokenising releases the GIL; a core each.")
 
 
-class ObserveOptions(_Options):
+class ObserveOptions(Options):
     """What is told."""
 
     response_headers: bool = Field(
@@ -153,7 +153,7 @@ class ObserveOptions(_Options):
     )
 
 
-class SessionOptions(_Options):
+class SessionOptions(Options):
     """Where session_ring finds a session."""
 
     header: str = Field(

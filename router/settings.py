@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Self, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -19,6 +19,16 @@ from pydantic_settings import (
 
 class SettingsError(ValueError):
     """The options cannot be used; the message says which and why, a line each."""
+
+
+# Names of replicas: also fit for hosts, labels and headers.
+NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+
+
+class Options(BaseModel):
+    """Base of a group of options: they never change, and there are no others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Settings(BaseSettings):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from router.settings import Options
 
 
-class TorchOptions(BaseModel):
+class TorchOptions(Options):
     """How the model runs. Every replica of a fleet should use the same, or its answers differ by rounding."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dtype: Literal["auto", "bf16", "fp32"] = Field(
         "auto",

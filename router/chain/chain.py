@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from sys import byteorder
 
@@ -56,7 +56,6 @@ class Chain:
     block_tokens: int
     prompt_tokens: int
     preamble_tokens: int = 0
-    kind: str = field(default="tokens")
 
     @property
     def remainder(self) -> bytes:

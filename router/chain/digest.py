@@ -5,11 +5,14 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-# Every block of the first 1,024 tokens (of 16), where chats part; beyond, every 512 tokens, as long prompts
-# have thousands of blocks and are rarely told apart by less.
+# Every block of the first 1,024 tokens (of 16), where chats part; then every 512 tokens, as long prompts have
+# thousands of blocks and are rarely told apart by less; beyond 131,072 tokens ever sparser, so that no prompt
+# takes more than some hundred names.
 DENSE_BLOCKS = 64
 STRIDE_BLOCKS = 32
+_SPARSE_FROM_BLOCKS = 8192
 BITS_PER_NAME = 10
 PROBES = 7
 MAX_DIGEST_BYTES = 4 * 1024 * 1024
@@ -19,15 +22,22 @@ _MASK = (1 << 64) - 1
 
 def is_boundary(depth: int) -> bool:
     """Say whether the block that ends `depth` blocks into a prompt (1, 2, ...) belongs in a digest."""
-    return depth <= DENSE_BLOCKS or depth % STRIDE_BLOCKS == 0
+    return depth <= DENSE_BLOCKS or depth % _stride(depth) == 0
 
 
+@lru_cache(maxsize=1024)
 def boundaries(block_count: int) -> Sequence[int]:
     """Return the depths, shallowest first, at which a chain of `block_count` blocks meets a digest."""
-    dense = range(1, min(block_count, DENSE_BLOCKS) + 1)
-    if block_count < DENSE_BLOCKS + STRIDE_BLOCKS:
-        return dense
-    return (*dense, *range(DENSE_BLOCKS + STRIDE_BLOCKS, block_count + 1, STRIDE_BLOCKS))
+    depths = list(range(1, min(block_count, DENSE_BLOCKS) + 1))
+    depth = DENSE_BLOCKS
+    while (depth := depth + _stride(depth + 1)) <= block_count:
+        depths.append(depth)
+    return tuple(depths)
+
+
+def _stride(depth: int) -> int:
+    """Return the blocks between boundaries around `depth`: doubled with each doubling of the depth."""
+    return STRIDE_BLOCKS << ((depth - 1) // _SPARSE_FROM_BLOCKS).bit_length()
 
 
 @dataclass(frozen=True, slots=True)

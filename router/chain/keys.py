@@ -51,14 +51,14 @@ class Keys:
             return encoded
         return encoded + b"".join(self._images_in(index * block_tokens, block_tokens))
 
-    def keyed_blocks(self, block_tokens: int, block_count: int) -> dict[int, bytes]:
-        """Return the encoded keys of every block, among the first `block_count`, that has any."""
+    def keyed_blocks(self, block_tokens: int) -> dict[int, bytes]:
+        """Return the encoded keys of every block that has any, by its index, ascending."""
         indices = {0}
         for image in self.images:
             first = image.start_tokens // block_tokens
             last = (image.start_tokens + max(image.length_tokens, 1) - 1) // block_tokens
             indices.update(range(first, last + 1))
-        return {index: self.of_block(index, block_tokens) for index in sorted(indices) if index < block_count}
+        return {index: self.of_block(index, block_tokens) for index in sorted(indices)}
 
     def _images_in(self, start: int, length: int) -> Iterator[bytes]:
         for image in self.images:

@@ -97,10 +97,11 @@ class ChainNamer:
 
     def _chain_of(self, pieces: list[bytes], preamble_bytes: int, keys: Keys, encode: bool = False) -> Chain:
         """Chain pieces of data (or, with `encode`, of text) one after the other."""
-        first_block = {0: keys.of_first_block()}
+        keyed = keys.keyed_blocks(self.block_tokens)
         state = _Segment(b"", (), self.root, b"")
         # Text and data are told apart, lest token ids that spell a text be taken for its tokens.
-        place = blake2b(first_block[0], digest_size=16, person=b"text" if encode else b"data").digest()
+        known_as = b"".join(block.to_bytes(4, "little") + encoded for block, encoded in keyed.items())
+        place = blake2b(known_as, digest_size=16, person=b"text" if encode else b"data").digest()
         names: list[bytes] = []
         data: list[bytes] = []
         for piece in pieces:
@@ -108,7 +109,7 @@ class ChainNamer:
             with self._lock:
                 known = self._states.get(place)
             if known is None:
-                known = self._extend(state, self._encode(piece) if encode else piece, first_block, len(names))
+                known = self._extend(state, self._encode(piece) if encode else piece, keyed, len(names))
                 self._remember(place, known)
             state = known
             names += state.names
@@ -123,7 +124,6 @@ class ChainNamer:
             block_tokens=self.block_tokens,
             prompt_tokens=max(1, len(whole) // per_token),
             preamble_tokens=preamble_bytes // per_token,
-            kind=self.identity.kind,
         )
 
     def _extend(self, state: _Segment, data: bytes, keys: Mapping[int, bytes], first: int) -> _Segment:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from router.settings import Options
 
 
-class ChainOptions(BaseModel):
+class ChainOptions(Options):
     """What routers and replicas must agree on for their names of blocks to compare."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     algorithm: Literal["sha256", "xxh3"] = Field(
         "sha256", description="How blocks are named; sha256 since its names may be trusted as equal tokens."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from router.chain.chain import pack_tokens
 from router.chain.keys import Keys
 
 MAX_SALT_CHARACTERS = 128
@@ -83,21 +85,12 @@ def chat_prompt(body: Mapping[str, Any]) -> CanonicalPrompt:
 
 def completion_prompts(body: Mapping[str, Any]) -> list[CanonicalPrompt]:
     """Read the body of /v1/completions: text, token ids, or a list of either; PromptError if it is none."""
-    prompt = body.get("prompt")
-    keys = _keys(body)
-    special = _flag(body, "add_special_tokens", True)
-    several = prompt if isinstance(prompt, list) and prompt and not _is_token(prompt[0]) else [prompt]
-    prompts = []
-    for one in several:
-        if isinstance(one, str) and one:
-            prompts.append(CanonicalPrompt(keys=keys, text=one, add_special_tokens=special))
-        elif isinstance(one, list) and one and all(_is_token(token) for token in one):
-            prompts.append(CanonicalPrompt(keys=keys, tokens=one))
-        else:
-            raise PromptError(
-                "'prompt' must be text, token ids, or a list of either, and not empty", "prompt"
-            )
-    return prompts
+    return [_completion_prompt(one, body) for one in _several(body)]
+
+
+def first_completion_prompt(body: Mapping[str, Any]) -> CanonicalPrompt:
+    """Read the first prompt of such a body alone: a list may be long, and the others are not looked at."""
+    return _completion_prompt(_several(body)[0], body)
 
 
 def canonical_pieces(prompt: CanonicalPrompt) -> tuple[list[bytes], int]:
@@ -108,7 +101,7 @@ def canonical_pieces(prompt: CanonicalPrompt) -> tuple[list[bytes], int]:
     if prompt.text is not None:
         return [b"text" + _FIELD + prompt.text.encode()], 0
     if prompt.tokens is not None:
-        return [b"".join(token.to_bytes(4, "little") for token in prompt.tokens)], 0
+        return [pack_tokens(prompt.tokens)], 0
     tools = _sorted_json(prompt.tools) if prompt.tools else b""
     pieces = [b"chat" + _FIELD + tools + _END]
     for message in prompt.messages or ():
@@ -122,6 +115,25 @@ def canonical_pieces(prompt: CanonicalPrompt) -> tuple[list[bytes], int]:
     # The role of the first message behind it is the same in every conversation, too.
     header = pieces[len(preamble)].index(_FIELD) + 1 if len(preamble) < len(pieces) else 0
     return pieces, sum(map(len, preamble)) + header
+
+
+def _several(body: Mapping[str, Any]) -> list[Any]:
+    prompt = body.get("prompt")
+    return prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else [prompt]
+
+
+def _completion_prompt(prompt: object, body: Mapping[str, Any]) -> CanonicalPrompt:
+    keys = _keys(body)
+    if isinstance(prompt, str) and prompt:
+        special = _flag(body, "add_special_tokens", True)
+        return CanonicalPrompt(keys=keys, text=prompt, add_special_tokens=special)
+    if isinstance(prompt, list) and prompt:
+        try:
+            # Checked and packed in C: a prompt may be a million ids.
+            return CanonicalPrompt(keys=keys, tokens=array("I", prompt))
+        except (TypeError, OverflowError):
+            pass
+    raise PromptError("'prompt' must be text, token ids, or a list of either, and not empty", "prompt")
 
 
 def _message(message: object, position: int) -> tuple[dict[str, Any], bool]:
@@ -199,10 +211,6 @@ def _flag(body: Mapping[str, Any], name: str, default: bool) -> bool:
     if not isinstance(value, bool):
         raise PromptError(f"'{name}' must be true or false", name)
     return value
-
-
-def _is_token(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32
 
 
 def _sorted_json(value: object) -> bytes:

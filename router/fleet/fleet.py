@@ -22,6 +22,8 @@ from router.wire.report import PrefillCost
 log = logging.getLogger("kvring.fleet")
 
 _MOST_REPLICAS = 1024
+# Longer than any scrape interval, so that the last counts of a member that left are seen.
+_KEEP_COUNTERS_SECONDS = 900.0
 
 
 class Fleet:
@@ -47,6 +49,7 @@ class Fleet:
         self._members: dict[MemberSource, Sequence[Member]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._ring = Ring(())
+        self._departed: dict[str, float] = {}
         self._default_cost = PrefillCost()
 
     async def start(self) -> None:
@@ -68,6 +71,11 @@ class Fleet:
         """Every member, routable or not."""
         return list(self._replicas.values())
 
+    @property
+    def routable_count(self) -> int:
+        """How many members requests are sent to."""
+        return len(self._routable())
+
     def by_name(self, name: str) -> Replica | None:
         """Return the member of that name."""
         return next((replica for replica in self._replicas.values() if replica.name == name), None)
@@ -88,7 +96,9 @@ class Fleet:
     def view(self, model: str, now: float) -> FleetView:
         """Return the replicas that may serve `model`."""
         serving = [replica for replica in self._routable() if model in replica.models]
-        return FleetView([replica.view(now, self._default_cost) for replica in serving], self._ring)
+        members = sum(model in replica.models for replica in self._replicas.values())
+        views = [replica.view(now, self._default_cost) for replica in serving]
+        return FleetView(views, self._ring, members)
 
     def _routable(self) -> list[Replica]:
         usable = [replica for replica in self._replicas.values() if replica.usable]
@@ -123,7 +133,8 @@ class Fleet:
             self._watches.pop(url).cancel()
             if replica.name:
                 log.info("replica %s left", replica.name)
-                self._metrics.forget(replica.name)
+                self._metrics.forget_gauges(replica.name)
+                self._departed[replica.name] = self._clock()
         for url in wanted.keys() - self._replicas.keys():
             replica = Replica(url, wanted[url].name, self._options.failures_to_suspect)
             poller = Poller(
@@ -149,7 +160,7 @@ class Fleet:
                 if replica.name != name:
                     log.warning("two replicas are called %s; one is now %s", replica.wanted_name, name)
             if replica.name and replica.name != name:
-                self._metrics.forget(replica.name)
+                self._metrics.forget_gauges(replica.name)
             replica.name = name
             if name:
                 taken.add(name)
@@ -159,6 +170,7 @@ class Fleet:
     def observe(self) -> None:
         """Bring the gauges up to date; called when metrics are read."""
         now = self._clock()
+        self._forget_departed(now)
         for replica in self._replicas.values():
             if not replica.name:
                 continue
@@ -169,3 +181,13 @@ class Fleet:
             self._metrics.chain_mismatch.labels(label).set(replica.mismatch)
             if replica.digest is not None:
                 self._metrics.digest_age.labels(label).set(now - replica.digest_at)
+
+    def _forget_departed(self, now: float) -> None:
+        """Drop the counters of members that left a while ago, when all their requests have ended."""
+        present = {replica.name for replica in self._replicas.values()}
+        for name, left_at in list(self._departed.items()):
+            if name in present:
+                del self._departed[name]
+            elif now - left_at > _KEEP_COUNTERS_SECONDS:
+                del self._departed[name]
+                self._metrics.forget_counters(name)

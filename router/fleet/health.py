@@ -9,7 +9,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Standing(StrEnum):
-    """`joining` has never passed a probe; `suspect` failed of late; `down` cannot be reached."""
+    """`joining` says that it is not ready yet; `suspect` failed of late; `down` cannot be reached."""
 
     JOINING = "joining"
     READY = "ready"
@@ -49,8 +49,12 @@ class Health:
         if now - self._heard_at < quiet_seconds:
             return
         self._probe_failures += 1
-        if self._probe_failures >= self._limit and self.standing is not Standing.JOINING:
+        if self._probe_failures >= self._limit and self.standing in (Standing.READY, Standing.DRAINING):
             self.standing = Standing.SUSPECT
+
+    def not_ready(self) -> None:
+        """A probe was answered, with "not yet": it loads, or knows that it is broken. Out at once."""
+        self.standing = Standing.JOINING
 
     def unreachable(self) -> None:
         """A connection was refused or torn down: out at once, until a probe passes."""

@@ -59,8 +59,10 @@ class LoadBook:
         """Note that an answer to `lease` began, and the report it brought, made after the request came in."""
         if report is not None:
             self.reported(report, lease.at, now)
-        elif self._report is None:
-            # A replica that reports no load: its prefill is over when the answer begins.
+
+    def began(self, lease: Lease) -> None:
+        """Note the first byte of an answer: where nothing is reported, it tells that the prefill is over."""
+        if self._report is None:
             self._settle(lease)
 
     def reported(self, report: LoadReport, covers_until: float, now: float) -> None:

@@ -47,6 +47,7 @@ class Poller:
         self._after_poll = after_poll
         self._timeout = aiohttp.ClientTimeout(total=options.probe_timeout_seconds)
         self._digest_due = 0.0
+        self._digest_failed = False
         self._models_due = 0.0
 
     async def run(self) -> None:
@@ -79,17 +80,21 @@ class Poller:
         if status == 404:
             await self._ask_plain_engine()
             return
+        replica = self._replica
+        if status == 503:
+            replica.health.not_ready()
+            return
         if status >= 500 or not isinstance(body, dict):
             raise ValueError(f"/state answered {status}")
         state = ReplicaState.from_json(body)
-        replica = self._replica
+        if replica.epoch != state.epoch:
+            self._digest_due = 0.0
         replica.take_state(state)
         self._compare(state)
         now = self._clock()
         replica.load.reported(state.load, covers_until=asked_at, now=now)
         if not state.ready:
-            # It answers, but must not be routed to: still loading, or broken.
-            replica.health.probe_failed(now, quiet_seconds=0)
+            replica.health.not_ready()
             return
         replica.health.probe_passed(now, draining=state.draining)
         if now >= self._digest_due and state.chain == self._identity_of(self._model()):
@@ -100,6 +105,9 @@ class Poller:
         """Another engine: /health tells that it lives, /v1/models what it serves."""
         replica = self._replica
         status, _ = await self._get("/health")
+        if status == 503:
+            replica.health.not_ready()
+            return
         if status >= 500:
             raise ValueError(f"/health answered {status}")
         now = self._clock()
@@ -117,20 +125,29 @@ class Poller:
         replica.health.probe_passed(now)
 
     async def _fetch_digest(self, state: ReplicaState) -> None:
-        made_at = self._clock()
-        status, body = await self._get("/digest")
-        if status != 200:
+        """Fetch the digest. One that cannot be had or read says nothing about the replica's health."""
+        asked_at = self._clock()
+        try:
+            status, body = await self._get("/digest")
+            if status != 200:
+                return
+            digest = Digest.from_json(body)
+            age = float(body.get("age_seconds", 0.0))
+        except (aiohttp.ClientError, TimeoutError, ValueError, TypeError) as error:
+            if not self._digest_failed:
+                log.warning("the digest of replica %s cannot be read: %s", self._replica.name, error)
+            self._digest_failed = True
             return
-        digest = Digest.from_json(body)
+        self._digest_failed = False
         if digest.epoch == state.epoch:
             self._replica.digest = digest
-            self._replica.digest_at = made_at
+            self._replica.digest_at = asked_at - max(0.0, age)
 
     def _compare(self, state: ReplicaState) -> None:
         """Say once, and loudly, where a replica's names of blocks cannot be compared with ours."""
         replica = self._replica
         ours = self._identity_of(self._model())
-        mismatch = ours.kind == state.chain.kind and ours != state.chain
+        mismatch = ours != state.chain
         if mismatch and not replica.mismatch:
             fields = [
                 f"{name}: {getattr(state.chain, name)!r} there, {getattr(ours, name)!r} here"

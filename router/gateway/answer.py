@@ -35,9 +35,10 @@ class Answer:
         upstream: aiohttp.ClientResponse,
         limits: LimitOptions,
         headers: CIMultiDict[str],
+        choices: int,
         on_bytes: Callable[[], None],
     ) -> None:
-        """`headers` are the router's own, added to the replica's."""
+        """`headers` are the router's own, added to the replica's; `choices` as in AnswerReader."""
         self._upstream = upstream
         self._limits = limits
         self._headers = towards_client(upstream.headers)
@@ -45,7 +46,7 @@ class Answer:
         self._on_bytes = on_bytes
         # Whether the replica broke off after bytes had reached the client.
         self.broken_off = False
-        self.reader = AnswerReader()
+        self.reader = AnswerReader(choices)
 
     async def pass_on(self, request: web.Request, withhold_usage: bool) -> web.StreamResponse:
         """Send the answer; `withhold_usage` keeps back the usage chunk that the client did not ask for.
@@ -80,12 +81,12 @@ class Answer:
         response.content_length = self._upstream.content_length
         await response.prepare(request)
         if gathered:
-            await response.write(gathered)
+            await self._write(request, response, gathered)
         started = bool(gathered)
         try:
             while chunk := await self._next(started):
                 started = True
-                await response.write(chunk)
+                await self._write(request, response, chunk)
         except _BROKEN:
             return self._break_off(request, response)
         await response.write_eof()
@@ -101,17 +102,21 @@ class Answer:
         try:
             while chunk := await self._next(started):
                 started = True
-                await self._write_events(response, cutter.feed(chunk), withhold_usage)
+                await self._write_events(request, response, cutter.feed(chunk), withhold_usage)
             rest = cutter.rest()
-            if rest and self.reader.finished:
-                await response.write(rest)
+            if rest:
+                self.reader.read_event(rest)
+            whole = self.reader.finished
+            if rest and whole:
+                await self._write(request, response, rest)
         except _BROKEN:
-            self.reader.failed = True
-        if not self.reader.finished:
+            # Choices may have ended one by one: only [DONE] tells that there were no more.
+            whole = self.reader.done
+        if not whole:
             # Never a clean end for a cut answer: clients would take it for whole.
             self.reader.failed = True
             body = error_body(502, "the replica broke off its answer", code="replica_lost")
-            await response.write(encode_event(body))
+            await self._write(request, response, encode_event(body))
             return self._break_off(request, response)
         await response.write_eof()
         return response
@@ -124,11 +129,21 @@ class Answer:
         return response
 
     async def _write_events(
-        self, response: web.StreamResponse, events: list[bytes], withhold_usage: bool
+        self, request: web.Request, response: web.StreamResponse, events: list[bytes], withhold_usage: bool
     ) -> None:
         sent = [event for event in events if not (self.reader.read_event(event) and withhold_usage)]
         if sent:
-            await response.write(b"".join(sent))
+            await self._write(request, response, b"".join(sent))
+
+    async def _write(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+        """Write to the client; one that takes nothing for too long is cut off like one that left."""
+        try:
+            async with asyncio.timeout(self._limits.write_seconds):
+                await response.write(data)
+        except TimeoutError as error:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the client does not read") from error
 
     async def _next(self, started: bool) -> bytes:
         """Return the next chunk, empty at the end; TimeoutError after too long a silence."""

@@ -12,13 +12,13 @@ from aiohttp import web
 from router.config import RouterConfig
 from router.fleet.fleet import Fleet
 from router.gateway.headers import REQUEST_ID_HEADER, request_id_of
-from router.gateway.intake import read_body
 from router.gateway.prepare import READERS, Prepared, Preparer
 from router.gateway.relay import Relay
 from router.observe.ledger import Ledger, Outcome
 from router.observe.metrics import RouterMetrics
 from router.placement.ask import Policy, Ranking
 from router.wire.errors import ApiError, Source, error_body
+from router.wire.intake import read_body
 
 log = logging.getLogger("kvring.gateway")
 
@@ -72,7 +72,7 @@ class Gateway:
             request_id=request[_REQUEST_ID],
             path=request.path,
             arrived_at=started,
-            client_retry=request.headers.get("x-stainless-retry-count", "0")[:8],
+            client_retry=_digits(request.headers.get("x-stainless-retry-count", "0")),
         )
         self._held += 1
         try:
@@ -80,7 +80,8 @@ class Gateway:
                 raise ApiError(
                     503, "too many requests in flight", source=Source.ROUTER, retry_after_seconds=1
                 )
-            raw = await read_body(request, self._config.limits)
+            limits = self._config.limits
+            raw = await read_body(request, limits.body_bytes, limits.body_seconds)
             session = request.headers.get(self._config.sessions.header)
             prepared = await self._preparer.prepare(request.path, raw, session)
             outcome.model, outcome.tier = prepared.ask.model, prepared.tier
@@ -90,8 +91,8 @@ class Gateway:
             outcome.status = error.status
             if outcome.replica:
                 outcome.result = "unanswered"
-            elif error.source is Source.CLIENT:
-                outcome.result = "client_error"
+            else:
+                outcome.result = "client_error" if error.source is Source.CLIENT else "refused"
             raise
         except (asyncio.CancelledError, ConnectionResetError):
             outcome.status, outcome.result = 499, "client_closed"
@@ -147,7 +148,7 @@ class Gateway:
         """Tell whether requests can be served."""
         if self.draining:
             return web.json_response({"status": "draining"}, status=503)
-        usable = sum(replica.usable for replica in self._fleet.replicas)
+        usable = self._fleet.routable_count
         total = len(self._fleet.replicas)
         if not usable:
             reason = f"none of {total} replicas is usable" if total else "the fleet has no replica"
@@ -189,6 +190,11 @@ class Gateway:
             if self.draining:
                 response.force_close()
         return response
+
+
+def _digits(text: str) -> str:
+    """Return a header's number as it may be logged."""
+    return text[:4] if text.isascii() and text.isdigit() else "-"
 
 
 def _error(status: int, body: bytes, headers: dict[str, str]) -> web.Response:

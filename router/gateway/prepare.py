@@ -13,9 +13,9 @@ from uuid import uuid4
 from xxhash import xxh3_128_digest
 
 from router.chain.chain import Chain, ChainIdentity
-from router.chain.namer import BYTES_PER_TOKEN, ChainNamer
+from router.chain.namer import ChainNamer
 from router.chain.options import ChainOptions
-from router.chain.prompt import CanonicalPrompt, PromptError, chat_prompt, completion_prompts
+from router.chain.prompt import CanonicalPrompt, PromptError, chat_prompt, first_completion_prompt
 from router.chain.template import RenderError
 from router.chain.tokenizer import ModelTokenizer
 from router.config import LimitOptions, ModelOptions
@@ -23,21 +23,16 @@ from router.placement.ask import Ask
 from router.wire.body import parse_body
 from router.wire.errors import ApiError
 
-# Bodies up to this size are named at once: under 5 ms of tokenising; longer ones go to a thread.
+# Bodies up to this size are read and named at once: under 5 ms; longer ones in a thread.
 _INLINE_BYTES = 4096
 _LONGEST_SESSION = 1024
 
-ReadPrompts = Callable[[Mapping[str, Any]], list[CanonicalPrompt]]
+ReadPrompt = Callable[[Mapping[str, Any]], CanonicalPrompt]
 
-
-def read_chat(body: Mapping[str, Any]) -> list[CanonicalPrompt]:
-    """Read a chat as a list of one prompt."""
-    return [chat_prompt(body)]
-
-
-READERS: Mapping[str, ReadPrompts] = {
-    "/v1/chat/completions": read_chat,
-    "/v1/completions": completion_prompts,
+# A request with several prompts goes to one replica as a whole, by its first.
+READERS: Mapping[str, ReadPrompt] = {
+    "/v1/chat/completions": chat_prompt,
+    "/v1/completions": first_completion_prompt,
 }
 
 
@@ -45,13 +40,14 @@ READERS: Mapping[str, ReadPrompts] = {
 class Prepared:
     """A request ready to be decided: the ask, how it was named, and the body to send.
 
-    `usage_asked` is true where the router asked for the usage of a stream, which the client did not.
+    `choices` is how many answers a stream must bring to its end; `usage_asked` is true where the router
+    asked for the usage of a stream, which the client did not.
     """
 
     ask: Ask
     tier: str
     body: bytes
-    stream: bool
+    choices: int
     usage_asked: bool
 
 
@@ -84,30 +80,29 @@ class Preparer:
 
     async def prepare(self, path: str, raw: bytes, session: str | None) -> Prepared:
         """Read a request; ApiError 400 where the body is not one."""
+        if len(raw) <= _INLINE_BYTES:
+            return self._prepare(path, raw, session)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._prepare, path, raw, session)
+
+    def _prepare(self, path: str, raw: bytes, session: str | None) -> Prepared:
         body = parse_body(raw)
         try:
-            prompts = READERS[path](body)
+            prompt = READERS[path](body)
         except PromptError as error:
             raise ApiError(400, str(error), param=error.field) from error
-        prompt = prompts[0]
-        if len(raw) > _INLINE_BYTES:
-            loop = asyncio.get_running_loop()
-            chain, tier = await loop.run_in_executor(self._threads, self._name, prompt, len(raw))
-        else:
-            chain, tier = self._name(prompt, len(raw))
-        prompt_tokens = chain.prompt_tokens if chain else len(raw) // BYTES_PER_TOKEN
+        chain, tier = self._name(prompt, len(raw))
         ask = Ask(
             model=prompt.keys.model,
-            prompt_tokens=max(1, prompt_tokens),
+            prompt_tokens=chain.prompt_tokens,
             spread=uuid4().bytes,
             chain=chain,
             session=_session_key(session),
         )
-        stream = body.get("stream") is True
-        sent, usage_asked = _ask_for_usage(raw, body) if stream else (raw, False)
-        return Prepared(ask, tier, sent, stream, usage_asked)
+        sent, usage_asked = _ask_for_usage(raw, body) if body.get("stream") is True else (raw, False)
+        return Prepared(ask, tier, sent, _choices(body), usage_asked)
 
-    def _name(self, prompt: CanonicalPrompt, size: int) -> tuple[Chain | None, str]:
+    def _name(self, prompt: CanonicalPrompt, size: int) -> tuple[Chain, str]:
         """Return the chain and the tier. The tier depends on the request alone, so that routers agree."""
         namer = self._namers.get(prompt.keys.model)
         if namer is not None and prompt.renderable and size <= self._limits.tokenised_bytes:
@@ -117,6 +112,13 @@ class Preparer:
                 # The replica will say what is wrong with it; until then bytes serve.
                 pass
         return self._by_bytes.chain(prompt), "bytes"
+
+
+def _choices(body: Mapping[str, Any]) -> int:
+    """Return how many answers are asked for: n for each prompt."""
+    n, prompt = body.get("n"), body.get("prompt")
+    prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
+    return prompts * (n if isinstance(n, int) and n > 0 else 1)
 
 
 def _session_key(session: str | None) -> bytes | None:

@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 
 from router.config import LimitOptions, ObserveOptions
 from router.fleet.fleet import Fleet
+from router.fleet.load import Lease
 from router.fleet.replica import Replica
 from router.gateway.answer import Answer
 from router.gateway.headers import REQUEST_ID_HEADER, towards_replica
@@ -20,7 +21,7 @@ from router.gateway.upstream import Refused, Silent, Upstream, UpstreamError, Va
 from router.observe.ledger import Outcome
 from router.observe.metrics import RouterMetrics
 from router.placement.ask import Ask, Choice, Ranking
-from router.wire.errors import ApiError, Source
+from router.wire.errors import RAN_HEADER, ApiError, Source
 from router.wire.report import ORCA_HEADER, LoadReport
 
 Commit = Callable[[Ask, Choice, float], None]
@@ -72,10 +73,12 @@ class Relay:
                 try:
                     report = LoadReport.from_orca(answer.headers.get(ORCA_HEADER, ""))
                     replica.load.answered(lease, report, monotonic())
-                    if answer.status in _TURNED_AWAY and to_try:
+                    ran = RAN_HEADER in answer.headers
+                    if answer.status in _TURNED_AWAY and to_try and not (ran and ran_once):
+                        ran_once = ran_once or ran
                         self._note_failover(choice, str(answer.status))
                         continue
-                    return await self._pass_on(request, prepared, choice, replica, answer, outcome)
+                    return await self._pass_on(request, prepared, choice, replica, lease, answer, outcome)
                 finally:
                     # Wholly read, the connection is back in the pool already; else nobody wants the rest.
                     answer.close()
@@ -112,6 +115,7 @@ class Relay:
         prepared: Prepared,
         choice: Choice,
         replica: Replica,
+        lease: Lease,
         upstream: aiohttp.ClientResponse,
         outcome: Outcome,
     ) -> web.StreamResponse:
@@ -123,9 +127,11 @@ class Relay:
         def on_bytes() -> None:
             replica.health.heard(monotonic())
             if outcome.first_byte_seconds is None:
+                replica.load.began(lease)
                 outcome.first_byte_seconds = monotonic() - outcome.arrived_at
 
-        answer = Answer(upstream, self._limits, self._own_headers(prepared, choice, outcome), on_bytes)
+        headers = self._own_headers(prepared, choice, outcome)
+        answer = Answer(upstream, self._limits, headers, prepared.choices, on_bytes)
         try:
             response = await answer.pass_on(request, prepared.usage_asked)
         except ApiError:

@@ -80,7 +80,12 @@ class Upstream:
             raise Refused(str(error)) from error
         except TimeoutError as error:
             raise Silent(f"no answer within {self._limits.first_byte_seconds:g} s") from error
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+        except aiohttp.ServerDisconnectedError as error:
+            if not isinstance(error.message, str):
+                # aiohttp hands over what it had parsed: an answer had begun, so the request did run.
+                raise Garbled("the answer broke off in its headers") from error
+            raise Vanished(str(error), connection.reused) from error
+        except aiohttp.ClientOSError as error:
             raise Vanished(str(error) or type(error).__name__, connection.reused) from error
         except aiohttp.ClientError as error:
             raise Garbled(str(error)) from error

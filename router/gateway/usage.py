@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
 
 from router.wire.sse import event_data
 
+# A finish reason, usage or an error that is not null.
+_TELLING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[^n\s])')
+
 
 class AnswerReader:
     """What an answer says about itself. Token counts are None until told."""
 
-    def __init__(self) -> None:
+    def __init__(self, choices: int = 1) -> None:
+        """`choices` is how many answers must end before all is told."""
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
-        self.finished = False
+        self.done = False
         self.failed = False
+        self._choices = choices
+        self._ended: set[int] = set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the stream came to its end: [DONE], or a finish reason for each choice."""
+        return self.done or len(self._ended) >= self._choices
 
     def read_body(self, body: bytes) -> None:
         """Read a whole JSON answer."""
@@ -29,9 +41,9 @@ class AnswerReader:
         """Read one event; return whether it holds usage and no choices, as include_usage asks for."""
         # Most events are a few tokens of text: told apart by scans in C, without parsing.
         if b"[DONE]" in event and event_data(event) == b"[DONE]":
-            self.finished = True
+            self.done = True
             return False
-        if b'"usage"' not in event and b'"error"' not in event and b'"finish_reason"' not in event:
+        if not _TELLING.search(event):
             return False
         data = event_data(event)
         if data is None:
@@ -44,10 +56,9 @@ class AnswerReader:
             return False
         self.failed = self.failed or chunk.get("error") is not None
         choices = chunk.get("choices")
-        if isinstance(choices, list) and any(
-            isinstance(choice, dict) and choice.get("finish_reason") for choice in choices
-        ):
-            self.finished = True
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict) and choice.get("finish_reason"):
+                self._ended.add(_count(choice.get("index")) or 0)
         return self._read_usage(chunk) and choices == []
 
     def _read_usage(self, answer: Any) -> bool:

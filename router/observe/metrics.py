@@ -58,8 +58,8 @@ class RouterMetrics:
             by_replica,
         )
 
-    def forget(self, replica: str) -> None:
-        """Drop the gauges of a replica that left. Counters stay: they may only grow."""
+    def forget_gauges(self, replica: str) -> None:
+        """Drop the gauges of a replica that left."""
         for gauge in (
             self.replica_in_flight,
             self.replica_usable,
@@ -68,6 +68,19 @@ class RouterMetrics:
             self.chain_mismatch,
         ):
             gauge.remove_by_labels({"replica": replica})
+
+    def forget_counters(self, replica: str) -> None:
+        """Drop the counters of a replica that will not come back under its name."""
+        for counter in (
+            self.requests,
+            self.prompt_tokens,
+            self.expected_tokens,
+            self.hit_tokens,
+            self.unreported,
+            self.failovers,
+            self.ttft,
+        ):
+            counter.remove_by_labels({"replica": replica})
 
     def render(self) -> bytes:
         """Return the exposition text."""

@@ -6,12 +6,17 @@ All of it may be lost at any moment: it sharpens decisions and is never needed f
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp
 
 from router.chain.chain import Chain
 from router.chain.digest import boundaries
+
+# Depths at which a prompt is remembered within its first thousand tokens; beyond, as in a digest. Coarser,
+# since most of a chat's names say nothing: where it ends, and where chats part, is kept besides.
+_FIRST_MARKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 # Weights grow by e^(t/tau) instead of all shrinking; past this exponent they are scaled back.
 _MAX_EXPONENT = 40.0
@@ -26,26 +31,29 @@ class _Entry:
     """
 
     at: float
-    served_by: str
+    server: str
+    epoch: str
     branches: float = 0.0
     tail: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What is remembered of a prompt: known to `depth` blocks, last through there at `at` by `served_by`.
+    """What is remembered of a prompt: known to `depth` blocks, sent last, at `at`, to the replica `server`.
 
-    `continues` is true where it goes on from a prompt seen before, not merely shares a beginning with one.
+    `epoch` is the life of that replica's cache at the time. `continues` is true where the prompt goes on from
+    one seen before, not merely shares a beginning with one.
     """
 
     depth: int = 0
     at: float = float("-inf")
-    served_by: str = ""
+    server: str = ""
+    epoch: str = ""
     continues: bool = False
 
 
 class Memory:
-    """Names at the chain's boundaries, and block by block where conversations part; least recent go first.
+    """Names at a few depths of each prompt, and block by block where conversations part; oldest go first.
 
     Popularity is counted in conversations, not requests: a prompt that continues one counts for nothing, so
     that no conversation makes its own prefix hot, and one whose prefix nobody shares never enters a count.
@@ -66,7 +74,7 @@ class Memory:
         """Return what is known of the prompt. Changes nothing."""
         names = chain.names
         depth = 0
-        depths = boundaries(len(names))
+        depths = _marks(len(names))
         low, high = 0, len(depths)
         while low < high:
             middle = (low + high) // 2
@@ -86,29 +94,29 @@ class Memory:
         if not depth:
             return Recall()
         entry = self._entries[names[depth - 1]]
-        return Recall(depth, entry.at, entry.served_by, continues)
+        return Recall(depth, entry.at, entry.server, entry.epoch, continues)
 
     def hot_depth(self, chain: Chain, recall: Recall, share: float, least: float, now: float) -> int:
         """Return how many leading blocks are common to `share` of all conversations and `least` at least."""
         floor = max(share * self._total, least * self._scale(now))
         # Popularity falls along a chain. By boundaries first, then block by block to where conversations
         # part, so that a conversation's later turns find the same place as its first.
-        hot = self._last_hot(chain, boundaries(len(chain.names)), recall.depth, floor)
+        hot = self._last_hot(chain, _marks(len(chain.names)), recall.depth, floor)
         return self._last_hot(chain, self._cell(len(chain.names), hot), recall.depth, floor) or hot
 
     def conversations(self, now: float) -> float:
         """Return the decayed number of conversations counted."""
         return self._total / self._scale(now)
 
-    def record(self, chain: Chain, recall: Recall, served_by: str, now: float) -> None:
-        """Remember a prompt that was served; `recall` is what was known of it before."""
+    def record(self, chain: Chain, recall: Recall, server: str, epoch: str, now: float) -> None:
+        """Remember a prompt that `server` took; `recall` is what was known of it before."""
         names = chain.names
         if not names:
             return
         scale = self._advance(now)
         if not recall.continues:
             self._total += scale
-        depths = set(boundaries(len(names)))
+        depths = set(_marks(len(names)))
         if 0 < recall.depth < len(names) and not recall.continues:
             # Here conversations part: leave the next one a finer scale to see just where.
             depths.update(self._cell(len(names), recall.depth))
@@ -119,10 +127,10 @@ class Memory:
             name = names[depth - 1]
             entry = self._entries.get(name)
             if entry is None:
-                entry = self._entries[name] = _Entry(now, served_by)
+                entry = self._entries[name] = _Entry(now, server, epoch)
             else:
                 entry.at = now
-                entry.served_by = served_by
+                entry.server, entry.epoch = server, epoch
                 self._entries.move_to_end(name)
                 if depth <= recall.depth and not recall.continues:
                     entry.branches += scale
@@ -147,7 +155,7 @@ class Memory:
     def _known_depths(self, chain: Chain, known: int) -> Iterator[int]:
         """Yield, ascending, the depths up to `known` where names of this chain may be remembered."""
         last = 0
-        for depth in boundaries(len(chain.names)):
+        for depth in _marks(len(chain.names)):
             if depth > known:
                 break
             last = depth
@@ -156,7 +164,7 @@ class Memory:
 
     def _cell(self, block_count: int, depth: int) -> range:
         """Return the depths between `depth` and the next boundary."""
-        following = next((edge for edge in boundaries(block_count) if edge > depth), block_count + 1)
+        following = next((edge for edge in _marks(block_count) if edge > depth), block_count + 1)
         return range(depth + 1, following)
 
     def _fresh(self, name: bytes, now: float) -> bool:
@@ -182,3 +190,10 @@ class Memory:
             if len(self._entries) <= self._limit and now - entry.at <= self._keep:
                 break
             self._entries.popitem(last=False)
+
+
+@lru_cache(maxsize=1024)
+def _marks(block_count: int) -> Sequence[int]:
+    """Return the depths, ascending, at which a prompt of `block_count` blocks is remembered."""
+    first = [depth for depth in _FIRST_MARKS if depth <= block_count]
+    return (*first, *(depth for depth in boundaries(block_count) if depth > _FIRST_MARKS[-1]))

@@ -46,7 +46,12 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """The replicas that may serve an ask, in no particular order, and the ring over all members."""
+    """The replicas that may serve an ask, in no particular order, and the ring over all members.
+
+    `members` counts those that serve the model, dead ones included: what is a fair share must not change
+    when one of them dies. Where it is 0, `replicas` are all there are.
+    """
 
     replicas: Sequence[ReplicaView]
     ring: Ring
+    members: int = 0

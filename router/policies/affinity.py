@@ -1,8 +1,9 @@
 """affinity: to the replica with the least predicted time to first token, credit for cached prefixes included.
 
 Predicted TTFT is wait + S(L, expected hit), in seconds. The home of a prompt is the ring's for its shallowest
-prefix that is not hot, so that conversations stay together and popular prefixes spread; what is known of
-residency (digests, and this router's own memory) sharpens the expected hit. Near-ties fall by hash.
+block that is neither hot nor within a small preamble, so that conversations stay together and popular
+prefixes spread; what is known of residency (digests, and this router's own memory) sharpens the expected hit.
+Near-ties fall by hash.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ class Config(BaseModel):
 
     use_digests: bool = Field(
         True, description="Read the digests that replicas publish; without, only hashing."
+    )
+    digest_lag_seconds: float = Field(
+        5, ge=0, le=600, description="A prompt sent so shortly before a digest may not be computed in it yet."
     )
     digest_max_age_seconds: float = Field(
         30, gt=0, le=3600, description="An older digest is no better than none: caches turn over in minutes."
@@ -55,12 +59,12 @@ class Config(BaseModel):
         le=1000,
         description="A prefix shared by fewer conversations is never hot: chance, not evidence.",
     )
-    evidence_conversations: float = Field(
-        32,
+    small_preamble_tokens: int = Field(
+        1024,
         ge=0,
-        le=100_000,
-        description="Until so many were seen, instructions ahead of the first user message count as hot: a"
-        " fresh router then places as one that has watched for hours.",
+        le=1_000_000,
+        description="Instructions ahead of the first user message, up to this length, never decide the home:"
+        " a copy on each replica costs less than routers that disagree until both know what is popular.",
     )
     popularity_decay_seconds: float = Field(
         600,
@@ -78,11 +82,17 @@ class Config(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """What a chain and memory say before replicas are looked at; lengths in tokens."""
+    """What a chain and memory say before replicas are looked at; lengths in tokens.
+
+    `known` was sent somewhere by this router; `hot` is known and so popular that all replicas should hold it.
+    `common` is not held against a replica that lacks it: hot parts and small preambles are copied, lest one
+    replica that had them first drew all new conversations.
+    """
 
     length: int
     known: int
-    everywhere: int
+    hot: int
+    common: int
     home: str
     second: str
 
@@ -99,9 +109,10 @@ class Policy:
         if not fleet.replicas:
             return ()
         recall = self._memory.recall(ask.chain, now) if ask.chain else Recall()
-        key_depth, hot = self._key(ask.chain, recall, len(fleet.replicas), now)
-        key = ask.key_at(key_depth)
-        prefix = self._prefix(ask, fleet, recall, hot, key)
+        hot = self._hot_depth(ask.chain, recall, fleet.members or len(fleet.replicas), now)
+        common = max(hot, self._preamble_depth(ask.chain))
+        key = ask.key_at(common + 1)
+        prefix = self._prefix(ask, fleet, recall.depth, hot, common, key)
         depths = boundaries(len(ask.chain.names)) if ask.chain else ()
         choices = [self._choice(ask, replica, prefix, recall, depths, now) for replica in fleet.replicas]
 
@@ -124,32 +135,32 @@ class Policy:
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Remember the prompt and who serves it."""
         if ask.chain:
-            self._memory.record(ask.chain, self._memory.recall(ask.chain, now), choice.epoch, now)
+            recall = self._memory.recall(ask.chain, now)
+            self._memory.record(ask.chain, recall, choice.name, choice.epoch, now)
 
-    def _key(self, chain: Chain | None, recall: Recall, replicas: int, now: float) -> tuple[int, int]:
-        """Return the depth of the key, just behind the hot part, and the depth of that part, in blocks."""
+    def _hot_depth(self, chain: Chain | None, recall: Recall, members: int, now: float) -> int:
+        """Return how many leading blocks more conversations share than one replica should serve."""
         if chain is None:
-            return 0, 0
-        config = self._config
-        hot = self._memory.hot_depth(chain, recall, 1 / replicas, config.least_conversations, now)
-        if self._memory.conversations(now) < config.evidence_conversations:
-            hot = max(hot, min(chain.preamble_tokens // chain.block_tokens, len(chain.names)))
-        return hot + 1, hot
+            return 0
+        return self._memory.hot_depth(chain, recall, 1 / members, self._config.least_conversations, now)
 
-    def _prefix(self, ask: Ask, fleet: FleetView, recall: Recall, hot: int, key: bytes) -> _Prefix:
+    def _preamble_depth(self, chain: Chain | None) -> int:
+        """Return how many blocks lie wholly in a small preamble."""
+        if chain is None or chain.preamble_tokens > self._config.small_preamble_tokens:
+            return 0
+        return chain.preamble_tokens // chain.block_tokens
+
+    def _prefix(self, ask: Ask, fleet: FleetView, known: int, hot: int, common: int, key: bytes) -> _Prefix:
         alive = {replica.name for replica in fleet.replicas}
-        homes = [name for name in fleet.ring.walk(key) if name in alive][:2]
-        if recall.depth > hot:
-            # A conversation that spilled over is at home where it went, for its cache is there.
-            homes = [r.name for r in fleet.replicas if r.epoch == recall.served_by] + homes
-        home = homes[0]
+        home, *others = [name for name in fleet.ring.walk(key) if name in alive][:2]
         block = ask.chain.block_tokens if ask.chain else 1
         return _Prefix(
             length=ask.prompt_tokens,
-            known=recall.depth * block,
-            everywhere=min(hot, recall.depth) * block,
+            known=known * block,
+            hot=hot * block,
+            common=common * block,
             home=home,
-            second=next((name for name in homes if name != home), ""),
+            second=others[0] if others else "",
         )
 
     def _choice(
@@ -165,16 +176,15 @@ class Policy:
         chain = ask.chain
         resident = self._resident_tokens(chain, replica, depths, now)
         if resident is None:
-            expected = prefix.everywhere
-            if replica.name == prefix.home:
-                expected = max(expected, prefix.known)
-            elif replica.name == prefix.second:
-                expected += int(self._config.second_share * max(0, prefix.known - prefix.everywhere))
+            expected = self._guess(replica, prefix, recall)
             bonus_share, reason = self._config.home_bonus, "ring"
         else:
             expected = resident
-            if replica.epoch == recall.served_by and recall.at > replica.digest_at:
-                # Served since the digest was made: it cannot tell of that yet.
+            if (
+                replica.epoch == recall.epoch
+                and recall.at > replica.digest_at - self._config.digest_lag_seconds
+            ):
+                # Sent there since the digest was made, or so shortly before that it cannot tell yet.
                 expected = max(expected, prefix.known)
             bonus_share, reason = self._config.home_bonus_with_digests, "digest"
         # One token at least is always computed, and blocks hit whole.
@@ -182,15 +192,26 @@ class Policy:
             expected = min(expected, (prefix.length - 1) // chain.block_tokens * chain.block_tokens)
         cost = replica.prefill
         wait = replica.load.wait_seconds(now)
-        prefill = cost.seconds(prefix.length, expected)
-        score = wait + prefill
+        score = wait + cost.seconds(prefix.length, max(expected, prefix.common))
         if replica.name == prefix.home:
-            private = cost.seconds(prefix.length, prefix.everywhere) - cost.seconds(
-                prefix.length, prefix.length - 1
-            )
-            score -= bonus_share * private
+            private = cost.seconds(prefix.length, prefix.common)
+            score -= bonus_share * (private - cost.seconds(prefix.length, prefix.length - 1))
             reason = "home"
-        return score, Choice(replica.name, replica.epoch, max(0, expected), wait, prefill, reason)
+        prefill = cost.seconds(prefix.length, expected)
+        return score, Choice(replica.name, replica.epoch, expected, wait, prefill, reason)
+
+    def _guess(self, replica: ReplicaView, prefix: _Prefix, recall: Recall) -> int:
+        """Return the tokens that a replica without a digest is expected to hold."""
+        if replica.epoch == recall.epoch:
+            return prefix.known
+        if replica.name == recall.server:
+            # It served this prompt, and has started anew since.
+            return 0
+        if replica.name == prefix.home:
+            return prefix.known
+        if replica.name == prefix.second:
+            return prefix.hot + int(self._config.second_share * (prefix.known - prefix.hot))
+        return prefix.hot
 
     def _resident_tokens(
         self, chain: Chain | None, replica: ReplicaView, depths: Sequence[int], now: float

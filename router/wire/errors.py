@@ -15,6 +15,8 @@ class Source(StrEnum):
     REPLICA = "replica"
 
 
+RAN_HEADER = "x-kvring-ran"
+
 # The `type` that OpenAI-compatible clients expect with a status.
 _TYPES = {
     400: "invalid_request_error",
@@ -46,8 +48,12 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after_seconds: int | None = None,
         tried: bool = False,
+        ran: bool = False,
     ) -> None:
-        """`tried` says that the router has retried already, so that the client should not multiply it."""
+        """`tried` says that the router has retried already, so that the client should not multiply it.
+
+        `ran` says that a replica had begun to compute the answer, so that another would do it once more.
+        """
         super().__init__(message)
         self.status = status
         self.message = message
@@ -56,6 +62,7 @@ class ApiError(Exception):
         self.param = param
         self.retry_after_seconds = retry_after_seconds
         self.tried = tried
+        self.ran = ran
 
     def headers(self) -> dict[str, str]:
         """Return the headers that go with the error."""
@@ -64,6 +71,8 @@ class ApiError(Exception):
             headers["Retry-After"] = str(self.retry_after_seconds)
         if self.tried:
             headers["x-should-retry"] = "false"
+        if self.ran:
+            headers[RAN_HEADER] = "true"
         return headers
 
     def body(self) -> bytes:

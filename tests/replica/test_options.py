@@ -62,3 +62,8 @@ def test_the_estimate_starts_where_it_is_told_or_where_the_runner_is() -> None:
     echo = ReplicaOptions.load(flags={"runner": "echo", "echo": {"prefill": given}})
     assert echo.prefill_start() == PrefillCost(1.0, 0.5, 0.0)
     assert ReplicaOptions.load().prefill_start().per_token_seconds > 0
+
+
+def test_names_that_can_be_collided_are_not_trusted_with_kv() -> None:
+    with pytest.raises(SettingsError, match="xxh3 is for routers only"):
+        ReplicaOptions.load(flags={"runner": "echo", "model_directory": "", "chain": {"algorithm": "xxh3"}})

@@ -138,6 +138,33 @@ async def test_unfit_options_are_told_and_not_traced(tmp_path: Path) -> None:
     assert "Traceback" not in child.tail()
 
 
+_README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+async def test_a_policy_of_ones_own_is_found_on_the_path(tmp_path: Path) -> None:
+    replica = ScriptedReplica("r0")
+    await replica.start()
+    (program,) = [block for block in _README.read_text().split("```python\n") if block.startswith("# mine/")]
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "shortest.py").write_text(program.split("```")[0])
+    (port,) = free_ports(1)
+    arguments = ["router", "--listen", f"127.0.0.1:{port}", "--replica", f"r0={replica.url}"]
+    arguments += ["--policy", "mine.shortest"]
+    child = start_child("router", arguments, tmp_path, {"PYTHONPATH": str(tmp_path)})
+    try:
+        url = f"http://127.0.0.1:{port}"
+        await wait_until_ready(child, f"{url}/readyz", 30)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/v1/chat/completions", json=BODY) as response,
+        ):
+            assert response.headers["x-kvring-policy"] == "mine.shortest"
+    finally:
+        await stop_children([child], 2.0)
+        await replica.stop()
+
+
 async def test_the_access_log_tells_who_served(tmp_path: Path) -> None:
     replica = ScriptedReplica("r0")
     await replica.start()

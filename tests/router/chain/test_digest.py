@@ -56,8 +56,20 @@ def test_the_depth_is_seldom_wrong() -> None:
 
 
 def test_boundaries_and_the_rule_agree() -> None:
-    for length in (0, 1, DENSE_BLOCKS, DENSE_BLOCKS + STRIDE_BLOCKS - 1, DENSE_BLOCKS + STRIDE_BLOCKS, 500):
+    for length in (
+        0,
+        1,
+        DENSE_BLOCKS,
+        DENSE_BLOCKS + STRIDE_BLOCKS - 1,
+        DENSE_BLOCKS + STRIDE_BLOCKS,
+        500,
+        40_000,
+    ):
         assert list(boundaries(length)) == [depth for depth in range(1, length + 1) if is_boundary(depth)]
+
+
+def test_the_longest_prompt_has_few_boundaries() -> None:
+    assert len(boundaries(2_000_000)) < 1_500
 
 
 def test_the_wire_form_reads_back() -> None:

@@ -67,7 +67,7 @@ def test_every_kind_of_key_tells_prompts_apart() -> None:
 
 def test_a_picture_keys_the_blocks_it_overlaps_and_no_other() -> None:
     keys = Keys("m", images=(ImageKey(b"red", 30, 4),))
-    assert sorted(keys.keyed_blocks(16, 10)) == [0, 1, 2]
+    assert sorted(keys.keyed_blocks(16)) == [0, 1, 2]
     assert keys.of_block(3, 16) == b""
     assert keys.of_block(0, 16) == Keys("m").of_block(0, 16)
     assert keys.of_block(1, 16) != keys.of_block(2, 16)

@@ -47,7 +47,7 @@ def test_a_body_that_is_no_chat_is_refused_by_field(body: dict[str, Any], field:
 
 
 @pytest.mark.parametrize(
-    "prompt", [None, "", [], [""], [[]], 3, {}, [True], [-1], [2**32], ["a", [1], 3], [[1, "a"]]]
+    "prompt", [None, "", [], [""], [[]], 3, {}, [-1], [2**32], ["a", [1], 3], [[1, "a"]]]
 )
 def test_a_body_that_is_no_completion_is_refused(prompt: object) -> None:
     with pytest.raises(PromptError):
@@ -56,7 +56,8 @@ def test_a_body_that_is_no_completion_is_refused(prompt: object) -> None:
 
 def test_the_four_forms_of_a_completion_are_read() -> None:
     def read(prompt: object) -> list[tuple[object, object]]:
-        return [(p.text, p.tokens) for p in completion_prompts({"model": "m", "prompt": prompt})]
+        read_prompts = completion_prompts({"model": "m", "prompt": prompt})
+        return [(p.text, None if p.tokens is None else list(p.tokens)) for p in read_prompts]
 
     assert read("s") == [("s", None)]
     assert read(["a", "b"]) == [("a", None), ("b", None)]

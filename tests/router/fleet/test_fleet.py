@@ -68,8 +68,17 @@ async def test_an_engine_without_state_is_known_by_its_health_and_models() -> No
     async def models(request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
-    async def chat(request: web.Request) -> web.Response:
-        return web.json_response({"choices": [], "usage": {"prompt_tokens": 3}})
+    gate = asyncio.Event()
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        if not (await request.json()).get("stream"):
+            return web.json_response({"choices": [], "usage": {"prompt_tokens": 3}})
+        # As engines do: the headers on admission, the first byte after the prefill.
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await gate.wait()
+        await response.write(b"data: [DONE]\n\n")
+        return response
 
     application = web.Application()
     application.router.add_get("/health", health)
@@ -84,6 +93,15 @@ async def test_an_engine_without_state_is_known_by_its_health_and_models() -> No
         status, _, response = await up.post()
         assert (status, response.headers["x-kvring-replica"]) == (200, "plain")
         assert await up.metric("kvring_hit_unreported_total", replica="plain") == 1
+        (member,) = up.router.fleet.replicas
+        streaming = asyncio.create_task(up.post({**BODY, "stream": True}))
+        await until(lambda: member.load.in_flight == 1)
+        await asyncio.sleep(0.05)
+        # Its own report would tell; without one, what was sent counts until the first byte.
+        assert member.load.view(0.0).own_work_seconds > 0
+        gate.set()
+        assert (await streaming)[0] == 200
+        assert member.load.view(0.0).own_work_seconds == 0
     await runner.cleanup()
 
 

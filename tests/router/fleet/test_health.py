@@ -82,6 +82,21 @@ def test_failed_answers_take_it_out_for_longer_each_time() -> None:
     assert _standing(health) is Standing.READY
 
 
+def test_not_ready_is_told_by_the_replica_itself() -> None:
+    health = _ready()
+    health.not_ready()
+    assert _standing(health) is Standing.JOINING
+    for _ in range(5):
+        health.probe_failed(9.0, 0.0)
+    assert _standing(health) is Standing.JOINING
+    health.probe_passed(10.0)
+    assert _standing(health) is Standing.READY
+    health.unreachable()
+    health.probe_failed(11.0, 0.0)
+    health.probe_failed(12.0, 0.0)
+    assert _standing(health) is Standing.DOWN
+
+
 def test_draining_is_told_by_a_probe() -> None:
     health = _ready()
     health.probe_passed(1.0, draining=True)

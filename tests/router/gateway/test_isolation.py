@@ -6,7 +6,9 @@ import asyncio
 import json
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import pytest
 from aiohttp import web
 
 from router.chain.namer import ChainNamer
@@ -86,6 +88,28 @@ async def test_a_huge_prompt_does_not_stop_the_loop(tmp_path: Path) -> None:
         assert (await posting).headers["x-kvring-tier"] == "tokens"
         # Tokenising millions of bytes takes far longer than a probe: many were answered meanwhile.
         assert probes >= 10
+
+
+@pytest.mark.parametrize("kind", ["prompts", "messages", "tokens"])
+async def test_a_body_of_many_parts_does_not_stop_the_loop(kind: str) -> None:
+    bodies: dict[str, tuple[str, dict[str, Any]]] = {
+        "prompts": ("/v1/completions", {"model": "m", "prompt": [[1]] * 600_000}),
+        "messages": (
+            "/v1/chat/completions",
+            {"model": "m", "messages": [{"role": "user", "content": "x"}] * 60_000},
+        ),
+        "tokens": ("/v1/completions", {"model": "m", "prompt": list(range(600_000))}),
+    }
+    path, body = bodies[kind]
+    raw = json.dumps(body).encode()
+    async with rig(1) as up:
+        posting = asyncio.create_task(up.session.post(up.router.address + path, data=BytesIO(raw)))
+        probes = 0
+        while not posting.done():
+            assert (await up.get("/healthz"))[0] == 200
+            probes += 1
+        assert (await posting).status == 200
+        assert probes >= 3
 
 
 async def test_every_model_is_named_by_its_own_tokenizer(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from hashlib import sha256
+from typing import Any
 
 import aiohttp
 import pytest
@@ -291,6 +292,86 @@ async def test_a_cut_stream_never_ends_cleanly(ending: str) -> None:
         assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "replica_lost"
         assert sum(len(replica.bodies) for replica in up.replicas) == 1
         assert await up.metric("kvring_requests_total", outcome="broken_off") == 1
+
+
+async def _cut_after(request: web.Request, events: list[bytes]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    for event in events:
+        await response.write(event)
+    await asyncio.sleep(0.05)
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"path": "/v1/completions", "prompt": ["a", "b"]}])
+async def test_one_choice_that_ended_is_not_the_end_of_all(fields: dict[str, Any]) -> None:
+    one = chunk(None, "stop", choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
+    async with rig(1) as up:
+        up.replicas[0].answer = lambda request: _cut_after(request, [*_EVENTS[:4], one])
+        body = {**_STREAM, **fields}
+        path = body.pop("path", "/v1/chat/completions")
+        url = up.router.address + path
+        async with up.session.post(url, json=body) as response:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+        assert await up.metric("kvring_requests_total", outcome="broken_off") == 1
+
+
+async def test_an_answer_that_broke_off_in_its_headers_did_run() -> None:
+    started = 0
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal started
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"POST"):
+            started += 1
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: appl")
+        else:
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with rig(2) as up:
+        server = await asyncio.start_server(half, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        for member in up.router.fleet.replicas:
+            member.url = f"http://127.0.0.1:{port}"
+        assert (await up.post())[0] == 502
+        assert started == 1
+        server.close()
+
+
+async def test_work_that_was_cut_short_by_a_drain_runs_once_more() -> None:
+    async with rig(3) as up:
+        for replica in up.replicas:
+            replica.answer = _answer_json({"error": {}}, 503, **{"x-kvring-ran": "true"})
+        assert (await up.post())[0] == 503
+        assert sum(len(replica.bodies) for replica in up.replicas) == 2
+
+
+async def test_a_client_that_does_not_read_is_cut_off() -> None:
+    async with rig(1, limits={"write_seconds": 0.3}) as up:
+
+        async def endless(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            while True:
+                await response.write(chunk("x" * 50_000))
+
+        up.replicas[0].answer = endless
+        host, port = up.router.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        body = json.dumps(_STREAM).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await until(lambda: up.replicas[0].running == 1)
+        await until(lambda: up.replicas[0].running == 0)
+        assert up.router.fleet.replicas[0].load.in_flight == 0
+        assert await up.metric("kvring_requests_total", outcome="client_closed") == 1
+        writer.close()
+        assert reader is not None
 
 
 async def test_an_error_before_the_first_byte_is_a_status_not_a_stream() -> None:

@@ -58,7 +58,6 @@ def _error(raw: bytes) -> dict[str, Any]:
         (_CHAT, b'{"model":"nobody","messages":[{"role":"user","content":"x"}]}', 404),
         ("/v1/completions", b'{"model":"m","prompt":[]}', 400),
         ("/v1/completions", b'{"model":"m","prompt":""}', 400),
-        ("/v1/completions", b'{"model":"m","prompt":[[1],2]}', 400),
         ("/v1/nothing", b"{}", 404),
     ],
 )
@@ -208,6 +207,61 @@ async def test_liveness_and_readiness() -> None:
         assert (status, body["reason"]) == (503, "none of 2 replicas is usable")
         assert (await up.get("/healthz"))[0] == 200
         assert (await up.post())[0] == 503
+
+
+async def test_when_all_look_bad_readiness_says_what_routing_does() -> None:
+    async with rig(2) as up:
+        for replica in up.replicas:
+            replica.state_status = 500
+        await up.ready(0)
+        assert (await up.get("/readyz"))[0] == 200
+        assert (await up.post())[0] == 200
+
+
+async def test_a_replica_that_says_not_yet_is_not_even_a_last_resort() -> None:
+    async with rig(1) as up:
+        up.replicas[0].state_status = 503
+        await up.ready(0)
+        assert (await up.get("/readyz"))[0] == 503
+        status, _, response = await up.post()
+        assert (status, response.headers["Retry-After"]) == (503, "2")
+        assert not up.replicas[0].bodies
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"NOT HTTP\r\n\r\n",
+        b"POST /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nBad\x00Header: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 40_000 + b"\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_answered_in_json(raw: bytes) -> None:
+    async with rig(1) as up:
+        host, port = up.router.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(raw)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await writer.wait_closed()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b" 400 " in head.splitlines()[0]
+        assert b"application/json" in head
+        _error(body)
+        assert not up.replicas[0].bodies
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br"])
+async def test_a_body_that_is_not_what_its_encoding_says(
+    encoding: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(1) as up:
+        status, body, _ = await up.post(b"not compressed at all", headers={"Content-Encoding": encoding})
+        assert status == 400
+        _error(body)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_models_are_those_of_routable_replicas_and_a_dead_one_is_not_unknown() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.placement.ask import Policy
+from router.placement.ask import Ask, Policy
 from router.placement.view import FleetView, LoadView
 from router.policies import load_policy
 from tests.router.views import Turn, ask_for, digest_of, fleet_of, interleaved_chats, names_of
@@ -110,7 +110,7 @@ def test_conversations_that_all_begin_alike_spread_once_it_is_seen() -> None:
 
 def test_rare_prefixes_gather() -> None:
     """40 system prompts over 4 replicas, none hot: each is computed on one replica, not on four."""
-    policy = load_policy("affinity", {"evidence_conversations": 0})
+    policy = load_policy("affinity")
     fleet = fleet_of(names_of(4))
     draw = random.Random(2)
     systems = [[draw.randrange(50_000) for _ in range(640)] for _ in range(40)]
@@ -141,17 +141,33 @@ def test_waiting_is_weighed_against_computing() -> None:
     assert policy.rank(ask, fleet, 3.5)[0].name == home.name
 
 
-def test_a_conversation_that_spilled_stays_where_its_cache_is() -> None:
+def _with_digests(fleet: FleetView, asks: dict[str, list[Ask]], at: float) -> FleetView:
+    """The fleet with a digest for each replica, made at `at`, of the prompts it holds."""
+    replicas = [
+        replace(one, digest=digest_of(asks.get(one.name, []), one.epoch), digest_at=at)
+        for one in fleet.replicas
+    ]
+    return replace(fleet, replicas=replicas)
+
+
+def test_a_conversation_that_spilled_goes_on_where_its_cache_is() -> None:
     policy = load_policy("affinity")
     first, second = (turn.ask for turn in interleaved_chats(1, 2, 2000))
-    home = policy.rank(first, fleet_of(names_of(3)), 0.0)[0]
-    busy = fleet_of(names_of(3), **{home.name: LoadView(work_seconds=9.0, reported_at=0.0)})
+    idle = _with_digests(fleet_of(names_of(3)), {}, at=0.0)
+    home = policy.rank(first, idle, 0.0)[0]
+    loads = {home.name: LoadView(work_seconds=9.0, reported_at=0.0)}
+    busy = _with_digests(fleet_of(names_of(3), **loads), {}, at=0.0)
     spilled = policy.rank(first, busy, 0.0)[0]
     assert spilled.name != home.name
     policy.commit(first, spilled, 0.0)
-    ranking = policy.rank(second, fleet_of(names_of(3)), 20.0)
+    # The digests do not know of it yet; this router does, and others will.
+    ranking = policy.rank(second, idle, 4.0)
     assert ranking[0].name == spilled.name
     assert ranking[0].expected_tokens > 2000
+    # Long after, a digest that does not hold it is believed: it was evicted.
+    assert policy.rank(second, _with_digests(idle, {}, at=20.0), 20.0)[0].name == home.name
+    # Without digests all go back to the ring, or routers that share a chat would never agree again.
+    assert policy.rank(second, fleet_of(names_of(3)), 20.0)[0].name == home.name
 
 
 def test_a_digest_sends_a_request_where_its_prefix_is() -> None:
@@ -190,15 +206,69 @@ def test_a_restarted_replica_keeps_its_home_and_loses_its_credit() -> None:
     fleet = fleet_of(names_of(3))
     home = policy.rank(first, fleet, 0.0)[0]
     policy.commit(first, home, 0.0)
-    renewed = FleetView(
-        [replace(replica, epoch=f"{replica.name}:1") for replica in fleet.replicas], fleet.ring
-    )
-    assert policy.rank(second, renewed, 1.0)[0].name == home.name
-    # A spill's memory, however, is void with the cache it remembered.
-    other = next(choice for choice in policy.rank(first, fleet, 0.0) if choice.name != home.name)
-    policy.commit(first, other, 2.0)
-    assert policy.rank(second, fleet, 3.0)[0].name == other.name
-    assert policy.rank(second, renewed, 3.0)[0].name == home.name
+    assert policy.rank(second, fleet, 1.0)[0].expected_tokens > 500
+    renewed = replace(fleet, replicas=[replace(one, epoch=f"{one.name}:1") for one in fleet.replicas])
+    after = policy.rank(second, renewed, 1.0)[0]
+    assert (after.name, after.expected_tokens) == (home.name, 0)
+
+
+def test_a_replica_that_holds_the_system_prompt_does_not_draw_all_chats() -> None:
+    """Idle, with digests: one replica served first, and still new chats go to their own homes."""
+    turns = list(interleaved_chats(60, 1, 60, system_tokens=600))
+    fleet = _with_digests(fleet_of(names_of(4)), {"replica-2": [turns[0].ask]}, at=0.0)
+    policy = load_policy("affinity")
+    served: Counter[str] = Counter()
+    for turn in turns:
+        choice = policy.rank(turn.ask, fleet, 10.0)[0]
+        policy.commit(turn.ask, choice, 10.0)
+        served[choice.name] += 1
+    assert len(served) == 4
+    assert max(served.values()) <= 30
+
+
+def test_homes_stay_when_others_die() -> None:
+    """Four system prompts, too long to be copied, each with a fair share of the traffic."""
+    policy = load_policy("affinity")
+    draw = random.Random(12)
+    systems = [[draw.randrange(50_000) for _ in range(2000)] for _ in range(4)]
+    fleet = replace(fleet_of(names_of(5)), members=5)
+    for number in range(200):
+        ask = ask_for(systems[number % 4] + [draw.randrange(50_000) for _ in range(64)], 2000)
+        policy.commit(ask, policy.rank(ask, fleet, float(number))[0], float(number))
+    left = replace(fleet, replicas=fleet.replicas[:3])
+    alive = {replica.name for replica in left.replicas}
+    for number in range(100):
+        ask = ask_for(systems[number % 4] + [draw.randrange(50_000) for _ in range(64)], 2000)
+        before = policy.rank(ask, fleet, 200.0)[0].name
+        if before in alive:
+            assert policy.rank(ask, left, 200.0)[0].name == before
+
+
+@pytest.mark.parametrize("apps", [10, 100])
+@pytest.mark.parametrize("replicas", [3, 16])
+@pytest.mark.parametrize("system_tokens", [300, 2000])
+def test_a_fresh_router_places_as_one_that_has_watched(apps: int, replicas: int, system_tokens: int) -> None:
+    """Many applications, each with a system prompt of its own, small ones and large ones."""
+    draw = random.Random(13)
+    systems = [[draw.randrange(50_000) for _ in range(system_tokens)] for _ in range(apps)]
+    fleet = fleet_of(names_of(replicas))
+
+    def chat(number: int) -> Ask:
+        own = random.Random(number)
+        return ask_for(systems[number % apps] + [own.randrange(50_000) for _ in range(50)], system_tokens)
+
+    seasoned, fresh = load_policy("affinity"), load_policy("affinity")
+    for number in range(300):
+        seasoned.commit(chat(number), seasoned.rank(chat(number), fleet, float(number))[0], float(number))
+    agree = 0
+    for number in range(300, 500):
+        choices = [policy.rank(chat(number), fleet, float(number))[0] for policy in (seasoned, fresh)]
+        agree += choices[0].name == choices[1].name
+        fresh.commit(chat(number), choices[1], float(number))
+        seasoned.commit(chat(number), choices[0], float(number))
+    # A large prompt that is hot must first be seen to be, in five conversations of each application.
+    learning = system_tokens > 1024 and apps <= replicas
+    assert agree / 200 >= (0.6 if learning else 0.99)
 
 
 def test_adding_a_replica_moves_only_its_share() -> None:
