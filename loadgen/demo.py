@@ -35,9 +35,9 @@ class DemoPlan:
     chats that they spread.
     """
 
-    sessions: int = 18
-    turns: int = 6
-    turn_tokens: int = 90
+    sessions: int = 15
+    turns: int = 7
+    turn_tokens: int = 75
     system_tokens: int = 40
     answer_tokens: int = 8
     concurrency: int = 7
