@@ -59,7 +59,7 @@ class FleetPlan:
 
 
 class Fleet:
-    """Runs a plan between `async with`; afterwards no process of it is left. Logs stay in `logs`.
+    """Runs a plan between `async with`; afterwards no process of it is left. Logs of one that failed stay in `logs`.
 
     Use it from the main thread: children die with the thread that started them.
     """
@@ -94,9 +94,9 @@ class Fleet:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop all; a clean end removes the logs."""
+        """Stop all; an end in order, Ctrl-C included, removes the logs."""
         await self.stop()
-        if kind is None:
+        if kind is None or issubclass(kind, asyncio.CancelledError):
             shutil.rmtree(self.logs, ignore_errors=True)
 
     async def restart_router(self, policy: str) -> None:

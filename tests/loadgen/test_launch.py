@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +68,7 @@ async def test_a_fleet_that_does_not_start_leaves_nothing() -> None:
             pytest.fail("it started")
     assert set(children_of(os.getpid())) <= before
     assert (fleet.logs / "router.log").exists()
+    shutil.rmtree(fleet.logs)
 
 
 def command_line(pid: int) -> str:
@@ -96,12 +98,16 @@ async def up(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process,
     ("number", "exit_code"), [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)]
 )
 async def test_no_process_is_left_whatever_ends_up(number: signal.Signals, exit_code: int) -> None:
-    async with up("--port", "0") as (process, _):
+    async with up("--port", "0") as (process, text):
+        logs = Path(text.split("Logs: ")[1].split()[0])
         pids = children_of(process.pid)
         assert len(pids) == 3
         process.send_signal(number)
         assert await asyncio.wait_for(process.wait(), 20) == exit_code
         assert await gone(pids)
+        # Only an end in order can clear up.
+        assert logs.exists() == (number == signal.SIGKILL)
+        shutil.rmtree(logs, ignore_errors=True)
 
 
 async def test_an_interrupt_while_starting_leaves_nothing() -> None:
