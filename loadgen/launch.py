@@ -59,7 +59,7 @@ class FleetPlan:
 
 
 class Fleet:
-    """Runs a plan between `async with`; afterwards no process of it is left. Logs of one that failed stay in `logs`.
+    """Runs a plan between `async with`; afterwards no process of it is left, only logs if it failed.
 
     Use it from the main thread: children die with the thread that started them.
     """
@@ -83,11 +83,13 @@ class Fleet:
 
     async def __aenter__(self) -> Self:
         """Start all and wait until they are ready; LaunchError, with nothing left running, if one is not."""
+        if self._plan.port:
+            require_free(self._plan.port)
         self.logs = Path(tempfile.mkdtemp(prefix="kvring-"))
         try:
             await self._start()
-        except BaseException:
-            await self.stop()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
             raise
         return self
 
@@ -135,8 +137,6 @@ class Fleet:
 
     async def _start(self) -> None:
         plan = self._plan
-        if plan.port:
-            require_free(plan.port)
         ports = free_ports(plan.replicas + 1)
         self._router_port = plan.port or ports.pop()
         for index, port in zip(range(plan.replicas), ports, strict=False):
