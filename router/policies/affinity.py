@@ -97,6 +97,16 @@ class _Prefix:
     second: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """A replica's predicted time to first token, less the home's bonus; `told` where its digest was read."""
+
+    seconds: float
+    choice: Choice
+    in_flight: int
+    told: bool
+
+
 class Policy:
     """One router's view of affinity: options and a memory of its own, shared with nobody."""
 
@@ -114,23 +124,19 @@ class Policy:
         key = ask.key_at(common + 1)
         prefix = self._prefix(ask, fleet, recall.depth, hot, common, key)
         depths = boundaries(len(ask.chain.names)) if ask.chain else ()
-        choices = [self._choice(ask, replica, prefix, recall, depths, now) for replica in fleet.replicas]
+        scored = [self._score(ask, replica, prefix, recall, depths, now) for replica in fleet.replicas]
 
-        best = min(score for score, _ in choices)
-        near = best + self._config.near_tie_seconds
+        near = min(one.seconds for one in scored) + self._config.near_tie_seconds
+        # A conversation that nobody holds yet may begin anywhere: where least is going on, as decoding is no
+        # wait and still load. Without digests it must begin at its home, or it would not be found again.
+        anywhere = all(one.told and one.choice.expected_tokens <= prefix.common for one in scored)
 
-        def order(scored: tuple[float, Choice]) -> tuple[bool, bool, float, int]:
-            score, choice = scored
-            tied = score <= near
-            return (
-                not tied,
-                choice.name != prefix.home,
-                best if tied else score,
-                -tie_break(key, choice.name),
-            )
+        def order(one: _Scored) -> tuple[bool, float, bool, int]:
+            tied = one.seconds <= near
+            first = (one.in_flight if anywhere else 0) if tied else one.seconds
+            return (not tied, first, one.choice.name != prefix.home, -tie_break(key, one.choice.name))
 
-        choices.sort(key=order)
-        return tuple(choice for _, choice in choices)
+        return tuple(one.choice for one in sorted(scored, key=order))
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Remember the prompt and who serves it."""
@@ -163,7 +169,7 @@ class Policy:
             second=others[0] if others else "",
         )
 
-    def _choice(
+    def _score(
         self,
         ask: Ask,
         replica: ReplicaView,
@@ -171,8 +177,8 @@ class Policy:
         recall: Recall,
         depths: Sequence[int],
         now: float,
-    ) -> tuple[float, Choice]:
-        """Return a replica's score in seconds, and its choice."""
+    ) -> _Scored:
+        """Return what is expected of a replica."""
         chain = ask.chain
         resident = self._resident_tokens(chain, replica, depths, now)
         if resident is None:
@@ -198,7 +204,8 @@ class Policy:
             score -= bonus_share * (private - cost.seconds(prefix.length, prefix.length - 1))
             reason = "home"
         prefill = cost.seconds(prefix.length, expected)
-        return score, Choice(replica.name, replica.epoch, expected, wait, prefill, reason)
+        choice = Choice(replica.name, replica.epoch, expected, wait, prefill, reason)
+        return _Scored(score, choice, replica.load.in_flight, told=resident is not None)
 
     def _guess(self, replica: ReplicaView, prefix: _Prefix, recall: Recall) -> int:
         """Return the tokens that a replica without a digest is expected to hold."""

@@ -226,6 +226,21 @@ def test_a_replica_that_holds_the_system_prompt_does_not_draw_all_chats() -> Non
     assert max(served.values()) <= 30
 
 
+def test_new_chats_begin_where_least_is_going_on_and_old_ones_stay() -> None:
+    """Nobody waits, but one replica decodes many answers: only a digest lets a chat begin away from home."""
+    policy = load_policy("affinity")
+    turns = [turn.ask for turn in interleaved_chats(1, 2, 300)]
+    home = policy.rank(turns[0], fleet_of(names_of(3)), 0.0)[0].name
+    plain = fleet_of(names_of(3), **{home: LoadView(in_flight=9)})
+    assert policy.rank(turns[0], plain, 0.0)[0].name == home
+    told = _with_digests(plain, {}, at=0.0)
+    assert policy.rank(turns[0], told, 0.0)[0].name != home
+    holding = _with_digests(plain, {home: [turns[0]]}, at=0.0)
+    assert policy.rank(turns[1], holding, 0.0)[0].name == home
+    idle = _with_digests(fleet_of(names_of(3)), {}, at=0.0)
+    assert policy.rank(turns[0], idle, 0.0)[0].name == home
+
+
 def test_homes_stay_when_others_die() -> None:
     """Four system prompts, too long to be copied, each with a fair share of the traffic."""
     policy = load_policy("affinity")
