@@ -42,10 +42,7 @@ _ONE_THREAD = {
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """What to start. `port` is the router's, 0 for a free one; the torch runner needs `model_directory`.
-
-    `replica_blocks` is the size of each replica's cache, in blocks of 16 tokens; None is its default.
-    """
+    """What to start. `port` is the router's, 0 for a free one; the torch runner needs `model_directory`."""
 
     replicas: int = 3
     runner: Literal["torch", "echo"] = "torch"
@@ -53,7 +50,6 @@ class FleetPlan:
     port: int = 0
     model: str = "smollm2-135m-instruct"
     model_directory: Path | None = None
-    replica_blocks: int | None = None
     ready_seconds: float = 180.0
     stop_seconds: float = 5.0
 
@@ -154,12 +150,11 @@ class Fleet:
 
     def _replica(self, name: str, port: int) -> list[str]:
         plan = self._plan
-        size = () if plan.replica_blocks is None else (f"{plan.runner}.block_count", str(plan.replica_blocks))
         return [
             "replica",
             *("--name", name, "--port", str(port), "--runner", plan.runner, "--model", plan.model),
             *("--model-directory", str(plan.model_directory or "")),
-            *_set("drain_seconds", "1", "linger_seconds", "0", *size),
+            *_set("drain_seconds", "1", "linger_seconds", "0"),
         ]
 
     def _router(self, policy: str) -> list[str]:
