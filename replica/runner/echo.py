@@ -8,11 +8,15 @@ from time import sleep
 from replica.batch import Batch, Work
 from router.wire.report import PrefillCost
 
+# A step that took no time would keep the interpreter from the thread that serves; a model's never does.
+_LEAST_SECONDS = 2e-4
+
 
 class EchoRunner:
     """Implements replica.batch.Runner. Token i of every answer is `filler[i % len(filler)]`.
 
-    A step takes S of each prefill, in the shares that it is cut into, plus `decode_seconds` if it decodes.
+    A step takes S of each prefill, in the shares that it is cut into, plus `decode_seconds` if it decodes,
+    and 0.2 ms at least.
     """
 
     def __init__(
@@ -51,9 +55,7 @@ class EchoRunner:
 
     def run(self, batch: Batch) -> list[int | None]:
         """See replica.batch.Runner."""
-        seconds = self.seconds(batch)
-        if seconds > 0:
-            sleep(seconds)
+        sleep(max(_LEAST_SECONDS, self.seconds(batch)))
         return [
             self._filler[work.sampled % len(self._filler)] if work.sample else None for work in batch.works
         ]
