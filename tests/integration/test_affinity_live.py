@@ -80,7 +80,7 @@ async def test_router_and_replica_give_the_same_names(directory: Path | None) ->
 
 
 async def _converse(
-    fleet: LiveFleet, conversations: int, turns: int, seed: int, routers: int = 1
+    fleet: LiveFleet, conversations: int, turns: int, seed: int, routers: int = 1, words: int = 60
 ) -> tuple[dict[int, list[str]], int, int]:
     """Interleave chats with one system prompt; return who served each, and tokens asked and cached."""
     draw = random.Random(seed)
@@ -91,7 +91,7 @@ async def _converse(
     served: dict[int, list[str]] = {index: [] for index in range(conversations)}
     asked = cached = 0
     for number, index in enumerate(order):
-        chats[index].append({"role": "user", "content": f"{index} {_prose(draw, 60)}"})
+        chats[index].append({"role": "user", "content": f"{index} {_prose(draw, words)}"})
         reply = await fleet.chat(chats[index], router=number % routers)
         assert reply.status == 200
         chats[index].append({"role": "assistant", "content": reply.text})
@@ -121,9 +121,12 @@ async def test_turns_keep_their_home_and_find_their_cache(directory: Path | None
 async def test_two_routers_and_a_restarted_one_place_alike(tmp_path: Path) -> None:
     directory = write_tiny_tokenizer(tmp_path / "model")
     async with live_fleet(3, directory, routers=2) as fleet:
-        served, asked, cached = await _converse(fleet, 30, 5, seed=2, routers=2)
+        # 1,000 requests of 100 conversations, by turns through routers that share nothing.
+        served, asked, cached = await _converse(fleet, 100, 10, seed=2, routers=2, words=20)
         assert _kept(served) >= 0.99
         assert cached / asked >= 0.6
+        counts = Counter(name for names in served.values() for name in names)
+        assert max(counts.values()) <= 0.45 * 1_000
         # A router that knows nothing goes on where they left off.
         third = await fleet.add_router()
         await fleet.fresh_digests(2)
