@@ -8,7 +8,7 @@ import json
 def curl_line(url: str, model: str) -> str:
     """Return a shell command that asks the address `url` one question."""
     question = {"role": "user", "content": "What is the capital of France?"}
-    body = json.dumps({"model": model, "messages": [question], "max_tokens": 64})
+    body = json.dumps({"model": model, "messages": [question], "temperature": 0, "max_tokens": 64})
     return f"curl -s {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
 
 
@@ -21,6 +21,7 @@ client = OpenAI(base_url="{url}/v1", api_key="none")
 stream = client.chat.completions.create(
     model="{model}",
     messages=[{{"role": "user", "content": "What is the capital of France?"}}],
+    temperature=0,
     max_tokens=64,
     stream=True,
 )

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,13 +18,14 @@ from aiohttp import web
 
 from replica.batch import Runner
 from replica.block_pool import BlockPool
+from replica.calibrate import calibrate
 from replica.digests import DigestKeeper
 from replica.engine import Engine
 from replica.generation import Generation
 from replica.load import PrefillMeter, WorkLoad
 from replica.metrics import Metrics, Readings
 from replica.options import ReplicaOptions
-from replica.prepare import Preparer, read_end_ids
+from replica.prepare import Preparer, read_end_ids, read_sampling_defaults
 from replica.runner.echo import EchoRunner
 from replica.scheduler import Scheduler
 from replica.server import Ready, Server
@@ -46,8 +48,10 @@ class _Loaded:
     """What takes long to make."""
 
     runner: Runner
+    meter: PrefillMeter
     namer: ChainNamer
     end_ids: frozenset[int]
+    defaults: Mapping[str, float]
 
 
 class RunningReplica:
@@ -138,7 +142,7 @@ class RunningReplica:
     def _assemble(self, loaded: _Loaded) -> Ready:
         options, runner, namer = self.options, loaded.runner, loaded.namer
         pool = BlockPool(runner.block_count)
-        work = WorkLoad(PrefillMeter(options.prefill_start()))
+        work = WorkLoad(loaded.meter)
         scheduler = Scheduler(
             pool,
             namer,
@@ -163,7 +167,9 @@ class RunningReplica:
             end_ids=loaded.end_ids,
             default_answer_tokens=options.limits.default_answer_tokens,
         )
-        generation = Generation(service, preparer, options.model, options.limits, self._executor)
+        generation = Generation(
+            service, preparer, options.model, options.limits, loaded.defaults, self._executor
+        )
         digests = DigestKeeper(namer.identity.fingerprint, self.server.epoch_of, self._executor)
         readings = Readings(lambda: engine.snapshot, service.report, lambda: service.prefill)
         self.metrics.watch(readings, namer.identity, options.enable_prefix_caching)
@@ -220,11 +226,16 @@ def _load(options: ReplicaOptions) -> _Loaded:
     tokenizer = ModelTokenizer.from_directory(directory) if directory else None
     namer = ChainNamer(options.chain.algorithm, options.chain.seed, options.chain.block_tokens, tokenizer)
     end_ids = read_end_ids(directory, tokenizer) if directory and tokenizer else frozenset[int]()
+    defaults = read_sampling_defaults(directory) if directory else {}
+    meter = PrefillMeter(options.prefill_start())
     if options.runner == "echo":
-        return _Loaded(_echo(options, tokenizer), namer, end_ids)
+        # Its costs are what it is told.
+        return _Loaded(_echo(options, tokenizer), meter, namer, end_ids, defaults)
     if directory is None:
         raise ValueError("the torch runner needs a model directory")
-    return _Loaded(_torch(options, directory), namer, end_ids)
+    runner = _torch(options, directory)
+    calibrate(runner, meter)
+    return _Loaded(runner, meter, namer, end_ids, defaults)
 
 
 def _directory(configured: str) -> Path | None:

@@ -32,12 +32,20 @@ class Generation:
     """Answers inference requests for one served model."""
 
     def __init__(
-        self, service: Service, preparer: Preparer, model: str, limits: LimitOptions, executor: Executor
+        self,
+        service: Service,
+        preparer: Preparer,
+        model: str,
+        limits: LimitOptions,
+        defaults: Mapping[str, float],
+        executor: Executor,
     ) -> None:
+        """`defaults` are values of request fields that stand where a request has none."""
         self._service = service
         self._preparer = preparer
         self._model = model
         self._limits = limits
+        self._defaults = defaults
         self._executor = executor
 
     async def answer(
@@ -45,7 +53,7 @@ class Generation:
     ) -> web.StreamResponse:
         """Answer the body `raw`, understood by `read`; ApiError before anything was sent."""
         size = len(raw)
-        request = await self._compute(size, lambda: read(parse_body(raw)))
+        request = await self._compute(size, lambda: read(self._complete(parse_body(raw))))
         if request.model != self._model:
             raise ApiError(
                 404, f"the model '{request.model}' does not exist", code="model_not_found", param="model"
@@ -60,6 +68,9 @@ class Generation:
             if request.stream:
                 return await self._stream(http, lease, answer, choices)
             return await self._whole(lease, answer, choices)
+
+    def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        return body | {name: value for name, value in self._defaults.items() if body.get(name) is None}
 
     async def _whole(self, lease: Lease, answer: Answer, choices: list[Choice]) -> web.Response:
         texts: list[list[str]] = [[] for _ in choices]

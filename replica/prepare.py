@@ -80,6 +80,17 @@ def read_end_ids(directory: Path, tokenizer: ModelTokenizer) -> frozenset[int]:
     return frozenset(ids)
 
 
+def read_sampling_defaults(directory: Path) -> dict[str, float]:
+    """Return the temperature and top_p that the model's makers recommend, for requests that set none."""
+    path = directory / "generation_config.json"
+    stated = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {
+        name: float(stated[name])
+        for name in ("temperature", "top_p")
+        if isinstance(stated.get(name), int | float)
+    }
+
+
 def _integers(values: Iterable[object]) -> Iterable[int]:
     return (value for value in values if isinstance(value, int))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -13,8 +14,12 @@ from replica.model.bundled_gguf import find_bundled_gguf
 from replica.model.gguf_tokenizer import write_tokenizer
 from replica.model.gguf_weights import write_weights
 
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 """Raise it whenever the converter writes other bytes, so that caches of older ones are not used."""
+
+
+# What the model card of SmolLM2-135M-Instruct samples with; at temperature 1 so small a model rambles.
+_RECOMMENDED = {"temperature": 0.2, "top_p": 0.9}
 
 
 def bundled_model_directory(cache_root: Path | None = None) -> Path:
@@ -32,10 +37,12 @@ def bundled_model_directory(cache_root: Path | None = None) -> Path:
 
 
 def convert(gguf: Path, directory: Path) -> None:
-    """Write the five files of a model directory from a Llama GGUF file."""
+    """Write the files of a model directory from a Llama GGUF file."""
     reader = GGUFReader(gguf)
     write_tokenizer(reader, directory)
     write_weights(reader, directory)
+    text = json.dumps(_RECOMMENDED, indent=2) + "\n"
+    (directory / "generation_config.json").write_text(text, encoding="utf-8")
 
 
 def _default_cache_root() -> Path:

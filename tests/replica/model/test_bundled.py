@@ -10,7 +10,14 @@ from replica.model import bundled, bundled_gguf
 from replica.model.bundled import bundled_model_directory
 from replica.model.bundled_gguf import BundledModelMissing
 
-FILES = ["chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+FILES = [
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+]
 
 
 @pytest.mark.model
