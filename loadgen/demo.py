@@ -35,7 +35,7 @@ class DemoPlan:
     """
 
     sessions: int = 12
-    turns: int = 9
+    turns: int = 10
     turn_tokens: int = 90
     system_tokens: int = 60
     answer_tokens: int = 8
