@@ -34,9 +34,9 @@ class DemoPlan:
     that they spread, and enough turns that a chat's history outweighs each new message.
     """
 
-    sessions: int = 12
-    turns: int = 10
-    turn_tokens: int = 90
+    sessions: int = 16
+    turns: int = 9
+    turn_tokens: int = 80
     system_tokens: int = 60
     answer_tokens: int = 8
     concurrency: int = 7

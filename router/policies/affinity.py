@@ -38,6 +38,13 @@ class Config(BaseModel):
     near_tie_seconds: float = Field(
         0.020, ge=0, le=10, description="Scores closer than this are equal; smaller makes stale routers herd."
     )
+    beginning_slack: float = Field(
+        1.0,
+        ge=0,
+        le=10,
+        description="How much longer a new conversation may wait, as a share of its prefill, to begin where"
+        " fewer requests are in flight: it stays for all its turns, and predictions are not that exact.",
+    )
     home_bonus: float = Field(
         0.8, ge=0, le=1, description="Share of the private prefill granted to the home without digests."
     )
@@ -126,10 +133,13 @@ class Policy:
         depths = boundaries(len(ask.chain.names)) if ask.chain else ()
         scored = [self._score(ask, replica, prefix, recall, depths, now) for replica in fleet.replicas]
 
-        near = min(one.seconds for one in scored) + self._config.near_tie_seconds
-        # A conversation that nobody holds yet may begin anywhere: where least is going on, as decoding is no
-        # wait and still load. Without digests it must begin at its home, or it would not be found again.
+        best = min(scored, key=lambda one: one.seconds)
+        near = best.seconds + self._config.near_tie_seconds
+        # A conversation that nobody holds yet may begin anywhere: where least is going on, as it stays there
+        # for all its turns. Without digests it must begin at its home, or it would not be found again.
         anywhere = all(one.told and one.choice.expected_tokens <= prefix.common for one in scored)
+        if anywhere:
+            near += self._config.beginning_slack * best.choice.prefill_seconds
 
         def order(one: _Scored) -> tuple[bool, float, bool, int]:
             tied = one.seconds <= near
