@@ -30,11 +30,6 @@ class KvCache:
         self._keys = torch.zeros(shape, dtype=dtype, device=device)
         self._values = torch.zeros(shape, dtype=dtype, device=device)
 
-    @property
-    def bytes_per_block(self) -> int:
-        """Memory one block takes over all layers, keys and values."""
-        return 2 * self._keys.nbytes // (self.block_count + 1)
-
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put keys and values, both [tokens, kv_heads, head_size], into `slots` [tokens]."""
         self._keys[layer].index_copy_(0, slots, keys)

@@ -104,10 +104,6 @@ class Memory:
         hot = self._last_hot(chain, _marks(len(chain.names)), recall.depth, floor)
         return self._last_hot(chain, self._cell(len(chain.names), hot), recall.depth, floor) or hot
 
-    def conversations(self, now: float) -> float:
-        """Return the decayed number of conversations counted."""
-        return self._total / self._scale(now)
-
     def record(self, chain: Chain, recall: Recall, server: str, epoch: str, now: float) -> None:
         """Remember a prompt that `server` took; `recall` is what was known of it before."""
         names = chain.names

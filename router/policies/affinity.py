@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from router.chain.chain import Chain
 from router.chain.digest import boundaries
@@ -19,12 +19,11 @@ from router.placement.ask import Ask, Choice, Ranking
 from router.placement.memory import Memory, Recall
 from router.placement.ring import tie_break
 from router.placement.view import FleetView, ReplicaView
+from router.settings import Options
 
 
-class Config(BaseModel):
+class Config(Options):
     """Options of affinity. Defaults come from a study in simulation over five request traces."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     use_digests: bool = Field(
         True, description="Read the digests that replicas publish; without, only hashing."
@@ -83,7 +82,7 @@ class Config(BaseModel):
         1200, ge=1, le=86_400, description="How long a prompt is remembered; about as long as caches keep it."
     )
     remember_names: int = Field(
-        16_384, ge=64, le=1_000_000, description="Most names remembered, about 250 bytes each; bounds memory."
+        16_384, ge=64, le=1_000_000, description="Most names remembered, about 660 bytes each; bounds memory."
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
 from router.placement.ask import Ask, Choice, Ranking
 from router.placement.ring import tie_break
 from router.placement.view import FleetView
+from router.settings import Options
 
 
-class Config(BaseModel):
+class Config(Options):
     """least_requests has no options."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Policy:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from router.placement.ask import Ask, Choice, Ranking
 from router.placement.ring import tie_break
 from router.placement.view import FleetView, ReplicaView
+from router.settings import Options
 
 
-class Config(BaseModel):
+class Config(Options):
     """Options of least_work."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     near_tie_seconds: float = Field(
         0.020, ge=0, le=10, description="Waits closer than this are equal: a report is never more exact."

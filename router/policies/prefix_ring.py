@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from math import ceil
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from router.placement.ask import Ask, Choice, Ranking
 from router.placement.view import FleetView
+from router.settings import Options
 
 
-class Config(BaseModel):
+class Config(Options):
     """Options of prefix_ring."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     prefix_tokens: int = Field(
         256,

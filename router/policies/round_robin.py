@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
 from router.placement.ask import Ask, Choice, Ranking
 from router.placement.view import FleetView
+from router.settings import Options
 
 
-class Config(BaseModel):
+class Config(Options):
     """round_robin has no options."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Policy:
