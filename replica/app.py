@@ -141,7 +141,7 @@ class RunningReplica:
 
     def _assemble(self, loaded: _Loaded) -> Ready:
         options, runner, namer = self.options, loaded.runner, loaded.namer
-        pool = BlockPool(runner.block_count)
+        pool = BlockPool(runner.block_count, runner.block_tokens)
         work = WorkLoad(loaded.meter)
         scheduler = Scheduler(
             pool,

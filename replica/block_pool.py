@@ -45,9 +45,10 @@ class BlockPool:
     thread for an estimate: it only looks names up.
     """
 
-    def __init__(self, block_count: int) -> None:
+    def __init__(self, block_count: int, block_tokens: int = 16) -> None:
         if block_count < 1:
             raise PoolError("a pool has at least one block")
+        self._block_tokens = block_tokens
         self.block_count = block_count
         self.version = 0
         self._blocks = [Block(id) for id in range(block_count)]
@@ -117,7 +118,7 @@ class BlockPool:
             first.next_twin = block
             return
         self.version += 1
-        if is_boundary(depth):
+        if is_boundary(depth, self._block_tokens):
             self._boundary_names[name] = None
 
     def release(self, blocks: Sequence[Block]) -> None:

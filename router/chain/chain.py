@@ -43,8 +43,9 @@ class ChainIdentity:
 class Chain:
     """The names of one prompt's full blocks, in order.
 
-    `data` is what was named (u32-LE tokens, or bytes), with the remainder that fills no block at its end;
-    `block_bytes` of it make one block, which stands for `block_tokens` tokens. `prompt_tokens` is the
+    `identity` is the fingerprint of its ChainIdentity. `data` is what was named (u32-LE tokens, or bytes),
+    with the remainder that fills no block at its end; `block_bytes` of it make one block, which stands for
+    `block_tokens` tokens; a simulated chain has no data. `prompt_tokens` is the
     prompt's length (estimated for a byte chain). `preamble_tokens` is the length of what comes before the
     conversation proper: tools and leading system messages, 0 where unknown.
     """

@@ -7,44 +7,74 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Every block of the first 1,024 tokens (of 16), where chats part; then every 512 tokens, as long prompts have
+import numpy as np
+import numpy.typing as npt
+
+# Every block of the first 1,024 tokens, where chats part; then every 512 tokens, as long prompts have
 # thousands of blocks and are rarely told apart by less; beyond 131,072 tokens ever sparser, so that no prompt
 # takes more than some hundred names.
-DENSE_BLOCKS = 64
-STRIDE_BLOCKS = 32
-_SPARSE_FROM_BLOCKS = 8192
-BITS_PER_NAME = 10
+DENSE_TOKENS = 1024
+STRIDE_TOKENS = 512
+_SPARSE_FROM_TOKENS = 131_072
+LEAST_BITS_PER_NAME = 10
 PROBES = 7
+_LEAST_BYTES = 64
 MAX_DIGEST_BYTES = 4 * 1024 * 1024
 
-_MASK = (1 << 64) - 1
+# A short name has no second half: spread its bits by an odd constant (2**64 over the golden ratio).
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_PROBE = np.arange(PROBES, dtype=np.uint64)
 
 
-def is_boundary(depth: int) -> bool:
+def is_boundary(depth: int, block_tokens: int) -> bool:
     """Say whether the block that ends `depth` blocks into a prompt (1, 2, ...) belongs in a digest."""
-    return depth <= DENSE_BLOCKS or depth % _stride(depth) == 0
+    return depth * block_tokens <= DENSE_TOKENS or depth % _stride(depth, block_tokens) == 0
 
 
 @lru_cache(maxsize=1024)
-def boundaries(block_count: int) -> Sequence[int]:
+def boundaries(block_count: int, block_tokens: int) -> Sequence[int]:
     """Return the depths, shallowest first, at which a chain of `block_count` blocks meets a digest."""
-    depths = list(range(1, min(block_count, DENSE_BLOCKS) + 1))
-    depth = DENSE_BLOCKS
-    while (depth := depth + _stride(depth + 1)) <= block_count:
+    dense = DENSE_TOKENS // block_tokens
+    depths = list(range(1, min(block_count, dense) + 1))
+    depth = dense
+    while True:
+        stride = _stride(depth + 1, block_tokens)
+        depth = (depth // stride + 1) * stride
+        if depth > block_count:
+            return tuple(depths)
         depths.append(depth)
-    return tuple(depths)
 
 
-def _stride(depth: int) -> int:
+def _stride(depth: int, block_tokens: int) -> int:
     """Return the blocks between boundaries around `depth`: doubled with each doubling of the depth."""
-    return STRIDE_BLOCKS << ((depth - 1) // _SPARSE_FROM_BLOCKS).bit_length()
+    least = max(1, STRIDE_TOKENS // block_tokens)
+    return least << ((depth - 1) * block_tokens // _SPARSE_FROM_TOKENS).bit_length()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """A chain's boundaries as digests see them: `depths` in blocks, ascending, and two hashes of each name.
+
+    Names are hashes already: two of their halves serve. All arrays are of one length.
+    """
+
+    depths: npt.NDArray[np.int64]
+    first: npt.NDArray[np.uint64]
+    second: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, names: Sequence[bytes], depths: Sequence[int]) -> Marks:
+        """Read the marks of `names` (8 bytes or more each, of one length) at `depths`."""
+        first, second = _halves([names[depth - 1] for depth in depths])
+        return cls(np.array(depths, dtype=np.int64), first, second)
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
     """What a replica holds. `identity` names the chain, `epoch` the life of its cache.
 
-    False positives come at about 0.8 %; a name that is held is always found.
+    `bits` is a power of two of bytes long, so that filters of different sizes are probed at one place, taken
+    modulo their size. False positives come at under 0.8 %; a name that is held is always found.
     """
 
     identity: str
@@ -56,37 +86,16 @@ class Digest:
     def of(cls, names: Iterable[bytes], identity: str, epoch: str) -> Digest:
         """Build the digest of `names` (each at a boundary)."""
         held = list(names)
-        size = max(8, -(-len(held) * BITS_PER_NAME // 8))
-        bits = bytearray(size)
-        for name in held:
-            step, position, width = _hash(name, size)
-            for _ in range(PROBES):
-                bits[position >> 3] |= 1 << (position & 7)
-                position = (position + step) % width
-        return cls(identity, epoch, len(held), bytes(bits))
+        least = max(_LEAST_BYTES, -(-len(held) * LEAST_BITS_PER_NAME // 8))
+        size = min(1 << (least - 1).bit_length(), MAX_DIGEST_BYTES)
+        flags = np.zeros(size * 8, dtype=np.uint8)
+        if held:
+            flags[probe_positions(*_halves(held), size * 8)] = 1
+        return cls(identity, epoch, len(held), np.packbits(flags, bitorder="little").tobytes())
 
     def __contains__(self, name: bytes) -> bool:
-        bits = self.bits
-        step, position, width = _hash(name, len(bits))
-        for _ in range(PROBES):
-            if not bits[position >> 3] >> (position & 7) & 1:
-                return False
-            position = (position + step) % width
-        return True
-
-    def deepest(self, names: Sequence[bytes], depths: Sequence[int]) -> int:
-        """Return the greatest of `depths` (ascending) whose name is held, or 0.
-
-        A held block's parent is held too, so the depths are searched by halves.
-        """
-        low, high = 0, len(depths)
-        while low < high:
-            middle = (low + high) // 2
-            if names[depths[middle] - 1] in self:
-                low = middle + 1
-            else:
-                high = middle
-        return depths[low - 1] if low else 0
+        positions = probe_positions(*_halves([name]), len(self.bits) * 8)[0]
+        return all(self.bits[position >> 3] >> (position & 7) & 1 for position in positions.tolist())
 
     def to_json(self) -> dict[str, object]:
         """Return the wire form."""
@@ -95,8 +104,8 @@ class Digest:
             "epoch": self.epoch,
             "names": self.names,
             "probes": PROBES,
-            "dense_blocks": DENSE_BLOCKS,
-            "stride_blocks": STRIDE_BLOCKS,
+            "dense_tokens": DENSE_TOKENS,
+            "stride_tokens": STRIDE_TOKENS,
             "bits": b64encode(self.bits).decode(),
         }
 
@@ -105,24 +114,32 @@ class Digest:
         """Read the wire form; ValueError if it is not one that this version reads alike."""
         if not isinstance(body, dict):
             raise ValueError("a digest is a JSON object")
-        layout = (body.get("probes"), body.get("dense_blocks"), body.get("stride_blocks"))
-        if layout != (PROBES, DENSE_BLOCKS, STRIDE_BLOCKS):
-            raise ValueError(f"digest layout {layout} is not {(PROBES, DENSE_BLOCKS, STRIDE_BLOCKS)}")
+        layout = (body.get("probes"), body.get("dense_tokens"), body.get("stride_tokens"))
+        if layout != (PROBES, DENSE_TOKENS, STRIDE_TOKENS):
+            raise ValueError(f"digest layout {layout} is not {(PROBES, DENSE_TOKENS, STRIDE_TOKENS)}")
         identity, epoch, names, bits = (body.get(key) for key in ("identity", "epoch", "names", "bits"))
         if not (isinstance(identity, str) and isinstance(epoch, str) and isinstance(bits, str)):
             raise ValueError("a digest has text fields identity, epoch and bits")
         if not isinstance(names, int) or len(bits) > MAX_DIGEST_BYTES * 4 // 3 + 4:
             raise ValueError("a digest counts its names and is at most 4 MiB")
         decoded = b64decode(bits, validate=True)
-        if not decoded:
-            raise ValueError("a digest has bits")
+        if len(decoded) < _LEAST_BYTES or len(decoded) & (len(decoded) - 1):
+            raise ValueError("a digest is a power of two of bytes long, and no shorter than 64")
         return cls(identity, epoch, names, decoded)
 
 
-def _hash(name: bytes, size_bytes: int) -> tuple[int, int, int]:
-    """Return (step, first position, width in bits). Names are hashes already: two of their halves suffice."""
-    width = size_bytes * 8
-    first = int.from_bytes(name[:8], "little")
-    # A short name has no second half: spread its bits by an odd constant (2**64 over the golden ratio).
-    second = int.from_bytes(name[8:16], "little") or first * 0x9E3779B97F4A7C15 & _MASK
-    return second % (width - 1) + 1, first % width, width
+def probe_positions(
+    first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64], width: int
+) -> npt.NDArray[np.int64]:
+    """Return where names are looked up in a filter of `width` bits (a power of two): names by probes."""
+    step = second | np.uint64(1)
+    return ((first[:, None] + step[:, None] * _PROBE) & np.uint64(width - 1)).astype(np.int64)
+
+
+def _halves(names: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Return two hashes of each name."""
+    if not names:
+        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)
+    words = np.frombuffer(b"".join(names), dtype="<u8").reshape(len(names), -1)
+    first = words[:, 0]
+    return first, words[:, 1] if words.shape[1] > 1 else first * _SPREAD

@@ -5,25 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import aiohttp
+import numpy as np
 
 from router.chain.chain import ChainIdentity
 from router.config import FleetOptions
+from router.fleet.board import Board
 from router.fleet.health import Standing
 from router.fleet.members import Member, MemberSource
 from router.fleet.poller import Clock, Poller
 from router.fleet.replica import Replica
 from router.observe.metrics import RouterMetrics
 from router.placement.ring import Ring
-from router.placement.view import FleetView
-from router.wire.report import PrefillCost
+from router.placement.view import Column, FleetView, Tokens
 
 log = logging.getLogger("kvring.fleet")
 
 _MOST_REPLICAS = 1024
 # Longer than any scrape interval, so that the last counts of a member that left are seen.
 _KEEP_COUNTERS_SECONDS = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """The replicas that may serve a model, until anything changes about who they are."""
+
+    names: tuple[str, ...]
+    epochs: tuple[str, ...]
+    slots: Tokens
+    members: int
 
 
 class Fleet:
@@ -50,7 +62,8 @@ class Fleet:
         self._tasks: list[asyncio.Task[None]] = []
         self._ring = Ring(())
         self._departed: dict[str, float] = {}
-        self._default_cost = PrefillCost()
+        self._board = Board()
+        self._serving: dict[str, _Serving] = {}
 
     async def start(self) -> None:
         """Ask every source once, then keep following them."""
@@ -95,10 +108,34 @@ class Fleet:
 
     def view(self, model: str, now: float) -> FleetView:
         """Return the replicas that may serve `model`."""
+        serving = self._serving.get(model)
+        if serving is None:
+            serving = self._who_serves(model)
+        table = self._board.table[:, serving.slots]
+        # One that never reported is taken as it stands now.
+        np.minimum(table[Column.REPORTED_AT], now, out=table[Column.REPORTED_AT])
+        return FleetView(
+            serving.names,
+            serving.epochs,
+            table,
+            self._ring,
+            serving.members,
+            self._board.digests,
+            serving.slots,
+        )
+
+    def _who_serves(self, model: str) -> _Serving:
         serving = [replica for replica in self._routable() if model in replica.models]
-        members = sum(model in replica.models for replica in self._replicas.values())
-        views = [replica.view(now, self._default_cost) for replica in serving]
-        return FleetView(views, self._ring, members)
+        found = _Serving(
+            tuple(replica.name for replica in serving),
+            tuple(replica.epoch for replica in serving),
+            np.array([replica.slot for replica in serving], dtype=np.int64),
+            sum(model in replica.models for replica in self._replicas.values()),
+        )
+        if serving:
+            # Only models that exist: names that clients make up must not fill memory.
+            self._serving[model] = found
+        return found
 
     def _routable(self) -> list[Replica]:
         usable = [replica for replica in self._replicas.values() if replica.usable]
@@ -131,12 +168,15 @@ class Fleet:
         for url in self._replicas.keys() - wanted.keys():
             replica = self._replicas.pop(url)
             self._watches.pop(url).cancel()
+            replica.leave()
             if replica.name:
                 log.info("replica %s left", replica.name)
                 self._metrics.forget_gauges(replica.name)
                 self._departed[replica.name] = self._clock()
         for url in wanted.keys() - self._replicas.keys():
-            replica = Replica(url, wanted[url].name, self._options.failures_to_suspect)
+            replica = Replica(
+                url, wanted[url].name, self._options.failures_to_suspect, self._board, self._serving.clear
+            )
             poller = Poller(
                 replica, self._session, self._options, self._identity_of, self._clock, self._settle_names
             )
@@ -164,6 +204,7 @@ class Fleet:
             replica.name = name
             if name:
                 taken.add(name)
+        self._serving.clear()
         if taken != set(self._ring.names):
             self._ring = Ring(sorted(taken))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 _FIRST_PAUSE_SECONDS = 1.0
@@ -24,14 +25,27 @@ class Health:
     A client's mistakes (4xx) and back-pressure (429, 503) say nothing about health and are not told here.
     """
 
-    def __init__(self, failures_to_suspect: int) -> None:
+    def __init__(self, failures_to_suspect: int, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called after each change of standing."""
         self._limit = failures_to_suspect
         self._probe_failures = 0
         self._answer_failures = 0
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         self._paused_until = float("-inf")
         self._heard_at = float("-inf")
-        self.standing = Standing.JOINING
+        self._standing = Standing.JOINING
+        self._changed = changed
+
+    @property
+    def standing(self) -> Standing:
+        """Where it stands."""
+        return self._standing
+
+    @standing.setter
+    def standing(self, standing: Standing) -> None:
+        if standing is not self._standing:
+            self._standing = standing
+            self._changed()
 
     def probe_passed(self, now: float, draining: bool = False) -> None:
         """A probe was answered as it should be."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.placement.view import LoadView
+import numpy as np
+
+from router.fleet.board import Board
+from router.placement.view import Column, LoadView
 from router.wire.report import LoadReport
 
 
@@ -14,17 +17,18 @@ class Lease:
 
     work_seconds: float
     at: float
+    prompt_tokens: int = 0
     open: bool = True
 
 
 class LoadBook:
-    """Counts leases and merges reports. Times are the caller's clock, in seconds."""
+    """Counts leases and merges reports, on one slot of the board. Times are seconds of the caller's clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, board: Board, slot: int) -> None:
+        self._board = board
+        self._slot = slot
         self._report: LoadReport | None = None
-        self._reported_at = 0.0
         self._in_flight = 0
-        self._dispatched = 0
         # In order of dispatch: leases whose work is in no report yet.
         self._unreported: dict[Lease, None] = {}
         self._unreported_seconds = 0.0
@@ -39,20 +43,20 @@ class LoadBook:
         """The work last reported, 0 without a report."""
         return self._report.work_seconds if self._report else 0.0
 
-    def open(self, work_seconds: float, now: float) -> Lease:
+    def open(self, work_seconds: float, now: float, prompt_tokens: int = 0) -> Lease:
         """Count a request that is about to be sent."""
-        lease = Lease(work_seconds, now)
-        self._in_flight += 1
-        self._dispatched += 1
+        lease = Lease(work_seconds, now, prompt_tokens)
+        self._count(lease, +1)
+        self._board.table[Column.DISPATCHED, self._slot] += 1
         self._unreported[lease] = None
-        self._unreported_seconds += work_seconds
+        self._owe(self._unreported_seconds + work_seconds)
         return lease
 
     def close(self, lease: Lease) -> None:
         """Count a request out, however it ended. Closing twice counts once."""
         if lease.open:
             lease.open = False
-            self._in_flight -= 1
+            self._count(lease, -1)
             self._settle(lease)
 
     def answered(self, lease: Lease, report: LoadReport | None, now: float) -> None:
@@ -70,7 +74,7 @@ class LoadBook:
         if self._report is not None and report.sequence < self._report.sequence:
             return
         self._report = report
-        self._reported_at = now
+        self._note(report.work_seconds, now, report.running, report.waiting, report.kv_usage)
         while self._unreported:
             lease = next(iter(self._unreported))
             if lease.at > covers_until:
@@ -80,25 +84,38 @@ class LoadBook:
     def forget_report(self) -> None:
         """Forget what was reported: the replica started anew, or says nothing any more."""
         self._report = None
+        self._note(0.0, np.inf, 0, 0, 0.0)
+
+    def leave(self) -> None:
+        """Leave the board; leases that are still open count on a board of their own."""
+        self._board = Board()
+        self._slot = self._board.take()
 
     def view(self, now: float) -> LoadView:
         """Return the load view at `now`."""
-        report = self._report
-        if report is None:
-            return LoadView(0.0, now, self._unreported_seconds, self._in_flight, self._dispatched)
-        return LoadView(
-            report.work_seconds,
-            self._reported_at,
-            self._unreported_seconds,
-            self._in_flight,
-            self._dispatched,
-            report.running,
-            report.waiting,
-        )
+        return self._board.load_view(self._slot, now)
+
+    def _note(self, work: float, at: float, running: int, waiting: int, usage: float) -> None:
+        table, slot = self._board.table, self._slot
+        table[Column.WORK_SECONDS, slot] = work
+        table[Column.REPORTED_AT, slot] = at
+        table[Column.RUNNING, slot] = running
+        table[Column.WAITING, slot] = waiting
+        table[Column.KV_USAGE, slot] = usage
+
+    def _count(self, lease: Lease, by: int) -> None:
+        self._in_flight += by
+        table, slot = self._board.table, self._slot
+        table[Column.IN_FLIGHT, slot] = self._in_flight
+        table[Column.IN_FLIGHT_TOKENS, slot] += by * lease.prompt_tokens
 
     def _settle(self, lease: Lease) -> None:
         if lease in self._unreported:
             del self._unreported[lease]
             # An empty book is exactly zero, whatever rounding left.
             left = self._unreported_seconds - lease.work_seconds
-            self._unreported_seconds = max(0.0, left) if self._unreported else 0.0
+            self._owe(max(0.0, left) if self._unreported else 0.0)
+
+    def _owe(self, seconds: float) -> None:
+        self._unreported_seconds = seconds
+        self._board.table[Column.OWN_WORK_SECONDS, self._slot] = seconds

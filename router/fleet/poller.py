@@ -116,8 +116,8 @@ class Poller:
             cards = body.get("data") if isinstance(body, dict) else None
             if status != 200 or not isinstance(cards, list):
                 raise ValueError(f"/v1/models answered {status}")
-            replica.models = tuple(
-                str(card["id"]) for card in cards[:1000] if isinstance(card, dict) and "id" in card
+            replica.serves(
+                tuple(str(card["id"]) for card in cards[:1000] if isinstance(card, dict) and "id" in card)
             )
             self._models_due = now + _MODELS_SECONDS
         if replica.state is not None:
@@ -139,9 +139,9 @@ class Poller:
             self._digest_failed = True
             return
         self._digest_failed = False
-        if digest.epoch == state.epoch:
-            self._replica.digest = digest
-            self._replica.digest_at = asked_at - max(0.0, age)
+        if digest.identity != state.chain.fingerprint:
+            return
+        self._replica.take_digest(digest, asked_at - max(0.0, age))
 
     def _compare(self, state: ReplicaState) -> None:
         """Say once, and loudly, where a replica's names of blocks cannot be compared with ours."""

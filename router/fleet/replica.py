@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from router.chain.chain import fingerprint
 from router.chain.digest import Digest
+from router.fleet.board import Board
 from router.fleet.health import Health, Standing
 from router.fleet.load import LoadBook
-from router.placement.view import ReplicaView
 from router.wire.report import PrefillCost, ReplicaState
 
 
@@ -17,13 +19,24 @@ class Replica:
     by a fingerprint of its address, never by the address itself.
     """
 
-    def __init__(self, url: str, name: str | None, failures_to_suspect: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str | None,
+        failures_to_suspect: int,
+        board: Board,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Takes a slot of the board until `leave`; `changed` is called when it may serve otherwise."""
         self.url = url
         # What it is called now, empty before it is known; the fleet keeps names different.
         self.name = name or ""
         self.configured_name = name
-        self.health = Health(failures_to_suspect)
-        self.load = LoadBook()
+        self._board = board
+        self._changed = changed
+        self.slot = board.take()
+        self.health = Health(failures_to_suspect, changed)
+        self.load = LoadBook(board, self.slot)
         self.models: tuple[str, ...] = ()
         self.state: ReplicaState | None = None
         self.digest: Digest | None = None
@@ -59,19 +72,30 @@ class Replica:
         if state is None or (self.state is not None and self.state.epoch != state.epoch):
             self.digest = None
             self.digest_at = float("-inf")
+            self._board.digests.clear(self.slot)
             if state is None or (self.state is not None and self.state.uid != state.uid):
                 self.load.forget_report()
+        before = self.epoch
         self.state = state
+        self._board.price(self.slot, state.prefill if state else PrefillCost())
         if state is not None:
-            self.models = state.models
+            self.serves(state.models)
+        if self.epoch != before:
+            self._changed()
 
-    def view(self, now: float, default_cost: PrefillCost) -> ReplicaView:
-        """Return the replica as policies see it."""
-        return ReplicaView(
-            name=self.name,
-            epoch=self.epoch,
-            load=self.load.view(now),
-            prefill=self.state.prefill if self.state else default_cost,
-            digest=self.digest,
-            digest_at=self.digest_at,
-        )
+    def take_digest(self, digest: Digest, made_at: float) -> None:
+        """Take a digest; one of another life of its cache says nothing."""
+        if digest.epoch == self.epoch:
+            self.digest, self.digest_at = digest, made_at
+            self._board.digests.put(self.slot, digest, made_at)
+
+    def serves(self, models: tuple[str, ...]) -> None:
+        """Note which models it serves."""
+        if models != self.models:
+            self.models = models
+            self._changed()
+
+    def leave(self) -> None:
+        """Give its slot back: it is no member any more."""
+        self.load.leave()
+        self._board.give_back(self.slot)

@@ -16,7 +16,8 @@ from router.gateway.prepare import READERS, Prepared, Preparer
 from router.gateway.relay import Relay
 from router.observe.ledger import Ledger, Outcome
 from router.observe.metrics import RouterMetrics
-from router.placement.ask import Policy, Ranking
+from router.placement.ask import Ranking
+from router.placement.policy import Policy
 from router.wire.errors import ApiError, Source, error_body
 from router.wire.intake import read_body
 
@@ -110,7 +111,7 @@ class Gateway:
         model = prepared.ask.model
         now = monotonic()
         view = self._fleet.view(model, now)
-        if not view.replicas:
+        if not len(view):
             known = self._fleet.known_models()
             if known and model not in known and model not in self._config.models:
                 raise ApiError(

@@ -66,7 +66,7 @@ class Relay:
             outcome.attempts += 1
             outcome.replica, outcome.reason = choice.name, choice.reason
             outcome.expected_tokens = choice.expected_tokens
-            lease = replica.load.open(choice.prefill_seconds, monotonic())
+            lease = replica.load.open(choice.prefill_seconds, monotonic(), outcome.prompt_tokens)
             try:
                 url = replica.url + request.path_qs
                 answer = await self._upstream.send(url, prepared.body, headers, fresh)

@@ -1,14 +1,15 @@
-"""Ask, ranking and policy: the question, the answer and who gives it."""
+"""Ask, choice and ranking: the question, and one place in the answer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import overload
 
 from xxhash import xxh3_128_digest
 
 from router.chain.chain import Chain
-from router.placement.view import FleetView
+from router.chain.digest import Marks, boundaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,8 @@ class Ask:
     """All a policy may know of a request.
 
     `chain` is None where the prompt could not be named (its length is then an estimate). `session` is the
-    session key a client sent, if any. `spread` tells apart requests that have no other key.
+    session key a client sent, if any. `spread` tells apart requests that have no other key. `marks` are
+    the chain's boundaries, made with the ask, once for all that read them.
     """
 
     model: str
@@ -24,6 +26,11 @@ class Ask:
     spread: bytes
     chain: Chain | None = None
     session: bytes | None = None
+    marks: Marks = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names, block_tokens = (self.chain.names, self.chain.block_tokens) if self.chain else ((), 1)
+        object.__setattr__(self, "marks", Marks.of(names, boundaries(len(names), block_tokens)))
 
     def key_at(self, depth: int) -> bytes:
         """Return the key of the prompt's first `depth` blocks; of all its data where it fills no block."""
@@ -36,7 +43,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One place in a ranking: what was expected of a replica when it was ranked, and why it stands there."""
+    """One place in a ranking: what was expected of a replica when it was ranked, and why it stands there.
+
+    `score` is what the ranking went by, less is better, in the policy's own unit.
+    """
 
     name: str
     epoch: str
@@ -44,17 +54,31 @@ class Choice:
     wait_seconds: float = 0.0
     prefill_seconds: float = 0.0
     reason: str = ""
+    score: float = 0.0
 
 
 # Replicas, best first, each once.
-Ranking = tuple[Choice, ...]
+Ranking = Sequence[Choice]
 
 
-class Policy(Protocol):
-    """Ranks replicas. `rank` changes nothing and asks no clock; `commit` learns from a real dispatch."""
+class LazyRanking(Sequence[Choice]):
+    """A ranking whose choices are made when looked at: of hundreds of replicas one or two ever are."""
 
-    def rank(self, ask: Ask, fleet: FleetView, now: float) -> Ranking:
-        """Rank every replica of the view once; empty for an empty fleet."""
+    __slots__ = ("_make", "_order")
 
-    def commit(self, ask: Ask, choice: Choice, now: float) -> None:
-        """Note that `ask` was served by `choice`: once for each request that a replica accepted."""
+    def __init__(self, order: Sequence[int], make: Callable[[int], Choice]) -> None:
+        """`order` are places in a fleet view, best first; `make` builds the choice of one."""
+        self._order = order
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, index: int) -> Choice: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Choice]: ...
+    def __getitem__(self, index: int | slice) -> Choice | Sequence[Choice]:
+        if isinstance(index, slice):
+            return tuple(map(self._make, self._order[index]))
+        return self._make(self._order[index])

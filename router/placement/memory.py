@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import exp
 
 from router.chain.chain import Chain
-from router.chain.digest import boundaries
+from router.chain.digest import DENSE_TOKENS, boundaries
 
 # Depths at which a prompt is remembered within its first thousand tokens; beyond, as in a digest. Coarser,
 # since most of a chat's names say nothing: where it ends, and where chats part, is kept besides.
@@ -74,7 +74,7 @@ class Memory:
         """Return what is known of the prompt. Changes nothing."""
         names = chain.names
         depth = 0
-        depths = _marks(len(names))
+        depths = _marks(len(names), chain.block_tokens)
         low, high = 0, len(depths)
         while low < high:
             middle = (low + high) // 2
@@ -101,8 +101,8 @@ class Memory:
         floor = max(share * self._total, least * self._scale(now))
         # Popularity falls along a chain. By boundaries first, then block by block to where conversations
         # part, so that a conversation's later turns find the same place as its first.
-        hot = self._last_hot(chain, _marks(len(chain.names)), recall.depth, floor)
-        return self._last_hot(chain, self._cell(len(chain.names), hot), recall.depth, floor) or hot
+        hot = self._last_hot(chain, _marks(len(chain.names), chain.block_tokens), recall.depth, floor)
+        return self._last_hot(chain, self._cell(chain, hot), recall.depth, floor) or hot
 
     def record(self, chain: Chain, recall: Recall, server: str, epoch: str, now: float) -> None:
         """Remember a prompt that `server` took; `recall` is what was known of it before."""
@@ -112,10 +112,10 @@ class Memory:
         scale = self._advance(now)
         if not recall.continues:
             self._total += scale
-        depths = set(_marks(len(names)))
+        depths = set(_marks(len(names), chain.block_tokens))
         if 0 < recall.depth < len(names) and not recall.continues:
             # Here conversations part: leave the next one a finer scale to see just where.
-            depths.update(self._cell(len(names), recall.depth))
+            depths.update(self._cell(chain, recall.depth))
         depths.update(self._known_depths(chain, recall.depth))
         depths.add(len(names))
         # Deepest first, so that a beginning is always fresher than what follows it, and outlives it.
@@ -151,16 +151,18 @@ class Memory:
     def _known_depths(self, chain: Chain, known: int) -> Iterator[int]:
         """Yield, ascending, the depths up to `known` where names of this chain may be remembered."""
         last = 0
-        for depth in _marks(len(chain.names)):
+        for depth in _marks(len(chain.names), chain.block_tokens):
             if depth > known:
                 break
             last = depth
             yield depth
         yield from range(last + 1, known + 1)
 
-    def _cell(self, block_count: int, depth: int) -> range:
+    def _cell(self, chain: Chain, depth: int) -> range:
         """Return the depths between `depth` and the next boundary."""
-        following = next((edge for edge in _marks(block_count) if edge > depth), block_count + 1)
+        count = len(chain.names)
+        marks = _marks(count, chain.block_tokens)
+        following = next((edge for edge in marks if edge > depth), count + 1)
         return range(depth + 1, following)
 
     def _fresh(self, name: bytes, now: float) -> bool:
@@ -189,7 +191,8 @@ class Memory:
 
 
 @lru_cache(maxsize=1024)
-def _marks(block_count: int) -> Sequence[int]:
+def _marks(block_count: int, block_tokens: int) -> Sequence[int]:
     """Return the depths, ascending, at which a prompt of `block_count` blocks is remembered."""
-    first = [depth for depth in _FIRST_MARKS if depth <= block_count]
-    return (*first, *(depth for depth in boundaries(block_count) if depth > _FIRST_MARKS[-1]))
+    dense = DENSE_TOKENS // block_tokens
+    first = [depth for depth in _FIRST_MARKS if depth <= min(block_count, dense)]
+    return (*first, *(depth for depth in boundaries(block_count, block_tokens) if depth > dense))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 
 from uhashring import HashRing
@@ -12,19 +13,31 @@ class Ring:
     """An immutable ring over replica names.
 
     Built over all members, dead ones included: a walk past a dead one is what the ring would be without it.
-    uhashring places 160 virtual nodes a replica by MD5, whatever the order of `names` or the process's hash
-    seed; fewer would spread load unevenly.
+    uhashring places 160 virtual nodes a replica, whatever the order of `names` or the process's hash seed;
+    fewer would spread load unevenly.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(sorted(set(names)))
-        self._ring = HashRing(list(self.names))
+        points = HashRing(
+            list(self.names), hash_fn=lambda text: xxh3_64_intdigest(text.encode())
+        ).get_points()
+        # Sorted once here: a look-up is then one hash and one bisection.
+        self._points = [point for point, _ in points]
+        self._owners = [name for _, name in points]
 
     def walk(self, key: bytes) -> Iterator[str]:
         """Yield every name once, the key's home first."""
-        # Keys are hashes; their hex digits are safe where arbitrary text (a lone surrogate) is not.
-        for node in self._ring.range(key.hex()):
-            yield node["nodename"]
+        owners = self._owners
+        start = bisect(self._points, xxh3_64_intdigest(key))
+        seen: set[str] = set()
+        for place in range(start - len(owners), start):
+            name = owners[place]
+            if name not in seen:
+                seen.add(name)
+                yield name
+                if len(seen) == len(self.names):
+                    return
 
 
 def tie_break(key: bytes, name: str) -> int:

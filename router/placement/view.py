@@ -1,13 +1,44 @@
-"""The fleet view: a frozen picture of the replicas that may be ranked, and of their load."""
+"""The fleet view: a frozen picture of the replicas that may be ranked, and of their load.
+
+Kept in columns, one number a replica, so that a policy may weigh hundreds at once; `replicas` gives the same
+picture replica by replica, for policies that would rather read it so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from router.chain.digest import Digest
+from router.placement.ask import Ask
+from router.placement.digests import Caches, DigestTable
 from router.placement.ring import Ring
 from router.wire.report import PrefillCost
+
+Floats = npt.NDArray[np.float64]
+Tokens = npt.NDArray[np.int64]
+
+
+class Column(IntEnum):
+    """The rows of a load table; the first nine are a LoadView's fields in order, the last three a cost's."""
+
+    WORK_SECONDS = 0
+    REPORTED_AT = 1
+    OWN_WORK_SECONDS = 2
+    IN_FLIGHT = 3
+    IN_FLIGHT_TOKENS = 4
+    DISPATCHED = 5
+    RUNNING = 6
+    WAITING = 7
+    KV_USAGE = 8
+    BASE_SECONDS = 9
+    PER_TOKEN_SECONDS = 10
+    PER_TOKEN_CONTEXT_SECONDS = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +46,27 @@ class LoadView:
     """One replica's load: what it last reported, and what this router has sent it since.
 
     `work_seconds` of uncached prefill were queued at `reported_at`; `own_work_seconds` were dispatched by
-    this router and are not in that report. `in_flight` counts this router's leases, `dispatched` all that
-    it ever took.
+    this router and are not in that report. `in_flight` counts this router's leases, `in_flight_tokens` their
+    prompts, `dispatched` all that it ever took. `kv_usage` is the share of KV blocks that requests hold.
     """
 
     work_seconds: float = 0.0
     reported_at: float = 0.0
     own_work_seconds: float = 0.0
     in_flight: int = 0
+    in_flight_tokens: int = 0
     dispatched: int = 0
     running: int = 0
     waiting: int = 0
+    kv_usage: float = 0.0
+
+    @classmethod
+    def of_column(cls, column: Sequence[float]) -> LoadView:
+        """Read one replica's column of a load table."""
+        work, reported_at, own = column[: Column.IN_FLIGHT]
+        in_flight, tokens, dispatched, running, waiting = map(int, column[Column.IN_FLIGHT : Column.KV_USAGE])
+        usage = column[Column.KV_USAGE]
+        return cls(work, reported_at, own, in_flight, tokens, dispatched, running, waiting, usage)
 
     def wait_seconds(self, now: float) -> float:
         """Return how long a request sent now would wait for its prefill to begin."""
@@ -40,18 +81,104 @@ class ReplicaView:
     epoch: str
     load: LoadView = field(default_factory=LoadView)
     prefill: PrefillCost = field(default_factory=PrefillCost)
-    digest: Digest | None = None
-    digest_at: float = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class FleetView:
     """The replicas that may serve an ask, in no particular order, and the ring over all members.
 
-    `members` counts those that serve the model, dead ones included: what is a fair share must not change
-    when one of them dies. Where it is 0, `replicas` are all there are.
+    `table` has a row for each Column and a column for each replica. `members` counts those that serve the
+    model, dead ones included: what is a fair share must not change when one of them dies. `slots` are where
+    `caches` knows the replicas. Nobody may write to any of it.
     """
 
-    replicas: Sequence[ReplicaView]
+    names: tuple[str, ...]
+    epochs: tuple[str, ...]
+    table: Floats
     ring: Ring
-    members: int = 0
+    members: int
+    caches: Caches
+    slots: Tokens
+
+    @classmethod
+    def of(
+        cls,
+        replicas: Sequence[ReplicaView],
+        ring: Ring,
+        members: int = 0,
+        digests: dict[str, tuple[Digest, float]] | None = None,
+    ) -> FleetView:
+        """Build a view from rows; `digests` by name, with the time each was made."""
+        caches = DigestTable()
+        caches.reserve(len(replicas))
+        rows = []
+        for slot, replica in enumerate(replicas):
+            load, cost = replica.load, replica.prefill
+            rows.append([float(getattr(load, name)) for name in LoadView.__slots__])
+            rows[-1] += [float(getattr(cost, name)) for name in PrefillCost.__slots__]
+            if digests and replica.name in digests:
+                digest, told_at = digests[replica.name]
+                if digest.epoch == replica.epoch:
+                    caches.put(slot, digest, told_at)
+        return cls(
+            names=tuple(replica.name for replica in replicas),
+            epochs=tuple(replica.epoch for replica in replicas),
+            table=np.array(rows, dtype=np.float64).reshape(len(replicas), len(Column)).T.copy(),
+            ring=ring,
+            members=members or len(replicas),
+            caches=caches,
+            slots=np.arange(len(replicas), dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def replicas(self) -> Sequence[ReplicaView]:
+        """The same, replica by replica."""
+        return tuple(
+            ReplicaView(
+                name,
+                epoch,
+                LoadView.of_column(column),
+                PrefillCost(*column[Column.BASE_SECONDS :]),
+            )
+            for name, epoch, column in zip(self.names, self.epochs, self.table.T.tolist(), strict=True)
+        )
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each name stands in `names`."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    def wait_seconds(self, now: float) -> Floats:
+        """Return, for each replica, how long a request sent now would wait for its prefill to begin."""
+        table = self.table
+        wait: Floats = table[Column.WORK_SECONDS] + table[Column.OWN_WORK_SECONDS]
+        wait += table[Column.REPORTED_AT]
+        wait -= now
+        return np.maximum(wait, 0.0, out=wait)
+
+    def prefill_seconds(self, prompt_tokens: int, hit_tokens: Floats | Tokens | float) -> Floats:
+        """Return S(prompt_tokens, hit_tokens) of each replica; hits are one number or one a replica."""
+        table = self.table
+        uncached = np.maximum(1.0, prompt_tokens - np.asarray(hit_tokens, dtype=np.float64))
+        seconds: Floats = prompt_tokens - uncached * 0.5
+        seconds = seconds * table[Column.PER_TOKEN_CONTEXT_SECONDS]
+        seconds += table[Column.PER_TOKEN_SECONDS]
+        seconds *= uncached
+        seconds += table[Column.BASE_SECONDS]
+        return seconds
+
+    def held_tokens(self, ask: Ask, least_told_at: float = -np.inf) -> Tokens:
+        """Return how many leading tokens of the prompt each replica holds; -1 where that is not known.
+
+        By what the replicas last told, their digests; older than `least_told_at` is not known. In a
+        simulation it may be the exact truth.
+        """
+        if ask.chain is None:
+            return np.full(len(self), -1, dtype=np.int64)
+        blocks = self.caches.held_blocks(ask.chain, ask.marks, self.slots)
+        tokens = blocks * ask.chain.block_tokens
+        known = (blocks >= 0) & (self.caches.told_at(self.slots) >= least_told_at)
+        return np.where(known, tokens, -1)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from router.placement.ask import Policy
+from router.placement.policy import Policy
 
 
 class PolicyError(ValueError):

@@ -8,18 +8,19 @@ Near-ties fall by hash.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from router.chain.chain import Chain
-from router.chain.digest import boundaries
-from router.placement.ask import Ask, Choice, Ranking
+from router.placement.ask import Ask, Choice, LazyRanking, Ranking
 from router.placement.memory import Memory, Recall
 from router.placement.ring import tie_break
-from router.placement.view import FleetView, ReplicaView
+from router.placement.view import Column, FleetView, Tokens
 from router.settings import Options
+from router.wire.report import PrefillCost
 
 
 class Config(Options):
@@ -88,29 +89,19 @@ class Config(Options):
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """What a chain and memory say before replicas are looked at; lengths in tokens.
+    """What a chain and memory say before replicas are looked at; lengths in tokens, replicas by place.
 
     `known` was sent somewhere by this router; `hot` is known and so popular that all replicas should hold it.
     `common` is not held against a replica that lacks it: hot parts and small preambles are copied, lest one
-    replica that had them first drew all new conversations.
+    replica that had them first drew all new conversations. `home` and `second` are -1 where there is none.
     """
 
-    length: int
+    key: bytes
     known: int
     hot: int
     common: int
-    home: str
-    second: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """A replica's predicted time to first token, less the home's bonus; `told` where its digest was read."""
-
-    seconds: float
-    choice: Choice
-    in_flight: int
-    told: bool
+    home: int
+    second: int
 
 
 class Policy:
@@ -122,30 +113,47 @@ class Policy:
 
     def rank(self, ask: Ask, fleet: FleetView, now: float) -> Ranking:
         """Rank by predicted time to first token; the home goes first among near-equals."""
-        if not fleet.replicas:
+        if not len(fleet):
             return ()
+        config = self._config
         recall = self._memory.recall(ask.chain, now) if ask.chain else Recall()
-        hot = self._hot_depth(ask.chain, recall, fleet.members or len(fleet.replicas), now)
-        common = max(hot, self._preamble_depth(ask.chain))
-        key = ask.key_at(common + 1)
-        prefix = self._prefix(ask, fleet, recall.depth, hot, common, key)
-        depths = boundaries(len(ask.chain.names)) if ask.chain else ()
-        scored = [self._score(ask, replica, prefix, recall, depths, now) for replica in fleet.replicas]
+        prefix = self._prefix(ask, fleet, recall, now)
+        expected, told = self._expected(ask, fleet, prefix, recall, now)
+        wait = fleet.wait_seconds(now)
+        prefill = fleet.prefill_seconds(ask.prompt_tokens, expected)
+        score = wait + fleet.prefill_seconds(ask.prompt_tokens, np.maximum(expected, prefix.common))
+        if prefix.home >= 0:
+            score[prefix.home] -= self._bonus(ask, fleet, prefix, bool(told[prefix.home]))
 
-        best = min(scored, key=lambda one: one.seconds)
-        near = best.seconds + self._config.near_tie_seconds
+        best = int(score.argmin())
+        near = float(score[best]) + config.near_tie_seconds
         # A conversation that nobody holds yet may begin anywhere: where least is going on, as it stays there
         # for all its turns. Without digests it must begin at its home, or it would not be found again.
-        anywhere = all(one.told and one.choice.expected_tokens <= prefix.common for one in scored)
+        anywhere = bool(told.all()) and int(expected.max()) <= prefix.common
         if anywhere:
-            near += self._config.beginning_slack * best.choice.prefill_seconds
+            near += config.beginning_slack * float(prefill[best])
+        in_flight = fleet.table[Column.IN_FLIGHT]
 
-        def order(one: _Scored) -> tuple[bool, float, bool, int]:
-            tied = one.seconds <= near
-            first = (one.in_flight if anywhere else 0) if tied else one.seconds
-            return (not tied, first, one.choice.name != prefix.home, -tie_break(key, one.choice.name))
+        def order(place: int) -> tuple[float, bool, int]:
+            first = float(in_flight[place]) if anywhere else 0.0
+            return first, place != prefix.home, -tie_break(prefix.key, fleet.names[place])
 
-        return tuple(one.choice for one in sorted(scored, key=order))
+        by_score = score.argsort(kind="stable").tolist()
+        tied = int((score <= near).sum())
+        places = sorted(by_score[:tied], key=order) + by_score[tied:] if tied > 1 else by_score
+
+        def choice(place: int) -> Choice:
+            return Choice(
+                fleet.names[place],
+                fleet.epochs[place],
+                int(expected[place]),
+                float(wait[place]),
+                float(prefill[place]),
+                "home" if place == prefix.home else "digest" if told[place] else "ring",
+                float(score[place]),
+            )
+
+        return LazyRanking(places, choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Remember the prompt and who serves it."""
@@ -153,91 +161,62 @@ class Policy:
             recall = self._memory.recall(ask.chain, now)
             self._memory.record(ask.chain, recall, choice.name, choice.epoch, now)
 
-    def _hot_depth(self, chain: Chain | None, recall: Recall, members: int, now: float) -> int:
-        """Return how many leading blocks more conversations share than one replica should serve."""
-        if chain is None:
-            return 0
-        return self._memory.hot_depth(chain, recall, 1 / members, self._config.least_conversations, now)
+    def _prefix(self, ask: Ask, fleet: FleetView, recall: Recall, now: float) -> _Prefix:
+        chain = ask.chain
+        hot = common = 0
+        if chain is not None:
+            share = 1 / (fleet.members or len(fleet))
+            hot = self._memory.hot_depth(chain, recall, share, self._config.least_conversations, now)
+            common = max(hot, self._preamble_depth(chain))
+        key = ask.key_at(common + 1)
+        places = fleet.places
+        alive = (places[name] for name in fleet.ring.walk(key) if name in places)
+        block = chain.block_tokens if chain else 1
+        return _Prefix(
+            key, recall.depth * block, hot * block, common * block, next(alive, -1), next(alive, -1)
+        )
 
-    def _preamble_depth(self, chain: Chain | None) -> int:
+    def _preamble_depth(self, chain: Chain) -> int:
         """Return how many blocks lie wholly in a small preamble."""
-        if chain is None or chain.preamble_tokens > self._config.small_preamble_tokens:
+        if chain.preamble_tokens > self._config.small_preamble_tokens:
             return 0
         return chain.preamble_tokens // chain.block_tokens
 
-    def _prefix(self, ask: Ask, fleet: FleetView, known: int, hot: int, common: int, key: bytes) -> _Prefix:
-        alive = {replica.name for replica in fleet.replicas}
-        home, *others = [name for name in fleet.ring.walk(key) if name in alive][:2]
-        block = ask.chain.block_tokens if ask.chain else 1
-        return _Prefix(
-            length=ask.prompt_tokens,
-            known=known * block,
-            hot=hot * block,
-            common=common * block,
-            home=home,
-            second=others[0] if others else "",
-        )
+    def _expected(
+        self, ask: Ask, fleet: FleetView, prefix: _Prefix, recall: Recall, now: float
+    ) -> tuple[Tokens, npt.NDArray[np.bool_]]:
+        """Return the tokens that each replica is expected to hold, and whether its digest told so."""
+        config = self._config
+        expected = np.full(len(fleet), prefix.hot, dtype=np.int64)
+        if prefix.second >= 0:
+            expected[prefix.second] = prefix.hot + int(config.second_share * (prefix.known - prefix.hot))
+        if prefix.home >= 0:
+            expected[prefix.home] = prefix.known
+        last = fleet.places.get(recall.server, -1)
+        renewed = last >= 0 and fleet.epochs[last] != recall.epoch
+        if last >= 0:
+            # It served this prompt; if it has started anew since, nothing is left of it.
+            expected[last] = 0 if renewed else prefix.known
+        told = np.zeros(len(fleet), dtype=np.bool_)
+        if config.use_digests:
+            held = fleet.held_tokens(ask, now - config.digest_max_age_seconds)
+            told = held >= 0
+            expected = np.where(told, held, expected)
+            if last >= 0 and not renewed:
+                told_at = fleet.caches.told_at(fleet.slots[last : last + 1])[0]
+                if recall.at > told_at - config.digest_lag_seconds:
+                    # Sent there since the digest was made, or so shortly before that it cannot tell yet.
+                    expected[last] = max(int(expected[last]), prefix.known)
+        if ask.chain:
+            # One token at least is always computed, and blocks hit whole.
+            block = ask.chain.block_tokens
+            np.minimum(expected, (ask.prompt_tokens - 1) // block * block, out=expected)
+        return expected, told
 
-    def _score(
-        self,
-        ask: Ask,
-        replica: ReplicaView,
-        prefix: _Prefix,
-        recall: Recall,
-        depths: Sequence[int],
-        now: float,
-    ) -> _Scored:
-        """Return what is expected of a replica."""
-        chain = ask.chain
-        resident = self._resident_tokens(chain, replica, depths, now)
-        if resident is None:
-            expected = self._guess(replica, prefix, recall)
-            bonus_share, reason = self._config.home_bonus, "ring"
-        else:
-            expected = resident
-            if (
-                replica.epoch == recall.epoch
-                and recall.at > replica.digest_at - self._config.digest_lag_seconds
-            ):
-                # Sent there since the digest was made, or so shortly before that it cannot tell yet.
-                expected = max(expected, prefix.known)
-            bonus_share, reason = self._config.home_bonus_with_digests, "digest"
-        # One token at least is always computed, and blocks hit whole.
-        if chain:
-            expected = min(expected, (prefix.length - 1) // chain.block_tokens * chain.block_tokens)
-        cost = replica.prefill
-        wait = replica.load.wait_seconds(now)
-        score = wait + cost.seconds(prefix.length, max(expected, prefix.common))
-        if replica.name == prefix.home:
-            private = cost.seconds(prefix.length, prefix.common)
-            score -= bonus_share * (private - cost.seconds(prefix.length, prefix.length - 1))
-            reason = "home"
-        prefill = cost.seconds(prefix.length, expected)
-        choice = Choice(replica.name, replica.epoch, expected, wait, prefill, reason)
-        return _Scored(score, choice, replica.load.in_flight, told=resident is not None)
-
-    def _guess(self, replica: ReplicaView, prefix: _Prefix, recall: Recall) -> int:
-        """Return the tokens that a replica without a digest is expected to hold."""
-        if replica.epoch == recall.epoch:
-            return prefix.known
-        if replica.name == recall.server:
-            # It served this prompt, and has started anew since.
-            return 0
-        if replica.name == prefix.home:
-            return prefix.known
-        if replica.name == prefix.second:
-            return prefix.hot + int(self._config.second_share * (prefix.known - prefix.hot))
-        return prefix.hot
-
-    def _resident_tokens(
-        self, chain: Chain | None, replica: ReplicaView, depths: Sequence[int], now: float
-    ) -> int | None:
-        """Return how many tokens of the prompt the replica's digest holds; None without a usable digest."""
-        digest = replica.digest
-        if chain is None or digest is None or not self._config.use_digests:
-            return None
-        if digest.identity != chain.identity or digest.epoch != replica.epoch:
-            return None
-        if now - replica.digest_at > self._config.digest_max_age_seconds:
-            return None
-        return digest.deepest(chain.names, depths) * chain.block_tokens
+    def _bonus(self, ask: Ask, fleet: FleetView, prefix: _Prefix, told: bool) -> float:
+        """Return the seconds granted to the home: a share of computing all that is not common."""
+        config = self._config
+        share = config.home_bonus_with_digests if told else config.home_bonus
+        cost = PrefillCost(*fleet.table[Column.BASE_SECONDS :, prefix.home].tolist())
+        length = ask.prompt_tokens
+        return share * (cost.seconds(length, prefix.common) - cost.seconds(length, length - 1))

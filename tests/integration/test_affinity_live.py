@@ -76,7 +76,7 @@ async def test_router_and_replica_give_the_same_names(directory: Path | None) ->
             digest = Digest.from_json(await response.json())
         for chat in _chats():
             chain = namer.chain(chat_prompt({"model": MODEL, "messages": chat}))
-            assert all(name in digest for depth, name in enumerate(chain.names, 1) if is_boundary(depth))
+            assert all(name in digest for depth, name in enumerate(chain.names, 1) if is_boundary(depth, 16))
 
 
 async def _converse(

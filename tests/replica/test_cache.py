@@ -87,7 +87,7 @@ async def test_the_digest_holds_just_what_a_router_would_name(launch: Launch) ->
     # What a router builds from its own options.
     namer = ChainNamer("sha256", "kvring", 16, None)
     chains = [namer.chain(chat_prompt(chat)), namer.chain(completion_prompts(other)[0])]
-    wanted = [chain.names[depth - 1] for chain in chains for depth in boundaries(len(chain.names))]
+    wanted = [chain.names[depth - 1] for chain in chains for depth in boundaries(len(chain.names), 16)]
     digest = await digest_with(client, len(wanted))
     assert digest.names == len(wanted)
     assert all(name in digest for name in wanted)

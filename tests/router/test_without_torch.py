@@ -1,4 +1,4 @@
-"""The router runs on its declared dependencies alone: no torch, no numpy, nothing of replica or loadgen."""
+"""The router runs on its declared dependencies alone: no torch, nothing of replica or loadgen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ names = [module.name for module in pkgutil.walk_packages(router.__path__, "route
 for name in names:
     __import__(name)
 assert len(names) > 30, names
-for absent in ("torch", "numpy", "rich", "replica", "loadgen"):
+for absent in ("torch", "rich", "replica", "loadgen"):
     assert absent not in sys.modules, absent
 try:
     import torch

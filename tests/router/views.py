@@ -27,7 +27,19 @@ def _ring(names: tuple[str, ...]) -> Ring:
 def fleet_of(names: Sequence[str], **loads: LoadView) -> FleetView:
     """An idle fleet; `loads` by name."""
     replicas = [ReplicaView(name, f"{name}:0", loads.get(name, LoadView())) for name in names]
-    return FleetView(replicas, _ring(tuple(names)))
+    return FleetView.of(replicas, _ring(tuple(names)))
+
+
+def changed(
+    fleet: FleetView,
+    replicas: Sequence[ReplicaView] | None = None,
+    digests: dict[str, Digest] | None = None,
+    at: float = 0.0,
+) -> FleetView:
+    """The same fleet with other rows, or with digests by name, all made at `at`."""
+    rows = fleet.replicas if replicas is None else replicas
+    told = {name: (digest, at) for name, digest in (digests or {}).items()}
+    return FleetView.of(rows, fleet.ring, fleet.members if replicas is None else 0, told)
 
 
 def names_of(count: int) -> list[str]:
@@ -50,7 +62,7 @@ def digest_of(asks: Sequence[Ask], epoch: str) -> Digest:
         for ask in asks
         if ask.chain
         for depth, name in enumerate(ask.chain.names, 1)
-        if is_boundary(depth)
+        if is_boundary(depth, 16)
     }
     return Digest.of(names, NAMER.identity.fingerprint, epoch)
 

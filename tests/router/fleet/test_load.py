@@ -6,8 +6,14 @@ import random
 
 import pytest
 
+from router.fleet.board import Board
 from router.fleet.load import Lease, LoadBook
 from router.wire.report import LoadReport
+
+
+def _book() -> LoadBook:
+    board = Board()
+    return LoadBook(board, board.take())
 
 
 def _report(work: float, sequence: int) -> LoadReport:
@@ -15,7 +21,7 @@ def _report(work: float, sequence: int) -> LoadReport:
 
 
 def test_dispatched_work_counts_until_a_report_covers_it() -> None:
-    book = LoadBook()
+    book = _book()
     book.reported(_report(1.0, 1), covers_until=0.0, now=0.0)
     early = book.open(0.5, now=1.0)
     book.open(0.25, now=3.0)
@@ -30,7 +36,7 @@ def test_dispatched_work_counts_until_a_report_covers_it() -> None:
 
 
 def test_an_answer_covers_its_own_request_and_those_before() -> None:
-    book = LoadBook()
+    book = _book()
     leases = [book.open(1.0, now=float(number)) for number in range(3)]
     book.answered(leases[1], _report(0.5, 7), now=5.0)
     assert book.view(5.0).own_work_seconds == 1.0
@@ -40,14 +46,14 @@ def test_an_answer_covers_its_own_request_and_those_before() -> None:
 
 
 def test_waiting_passes_with_time() -> None:
-    book = LoadBook()
+    book = _book()
     book.reported(_report(2.0, 1), covers_until=0.0, now=10.0)
     assert book.view(11.0).wait_seconds(11.0) == pytest.approx(1.0)
     assert book.view(20.0).wait_seconds(20.0) == 0.0
 
 
 def test_without_reports_only_open_prefills_count() -> None:
-    book = LoadBook()
+    book = _book()
     first, second = book.open(1.0, 0.0), book.open(2.0, 0.0)
     assert book.view(50.0).wait_seconds(50.0) == 3.0
     # Headers may be sent on admission: only a first byte tells that the prefill is over.
@@ -62,7 +68,7 @@ def test_without_reports_only_open_prefills_count() -> None:
 
 def test_after_any_history_an_idle_book_is_empty() -> None:
     draw = random.Random(0)
-    book = LoadBook()
+    book = _book()
     open_leases: list[Lease] = []
     for step in range(5_000):
         now = float(step)

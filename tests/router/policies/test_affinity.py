@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from router.placement.ask import Ask, Policy
+from router.placement.ask import Ask
+from router.placement.policy import Policy
 from router.placement.view import FleetView, LoadView
 from router.policies import load_policy
-from tests.router.views import Turn, ask_for, digest_of, fleet_of, interleaved_chats, names_of
+from tests.router.views import Turn, ask_for, changed, digest_of, fleet_of, interleaved_chats, names_of
 
 
 def _drive(policy: Policy, turns: list[Turn], fleet: FleetView, start: float = 0.0) -> list[str]:
@@ -76,7 +77,7 @@ def test_turns_and_routers_agree_where_the_shared_part_ends_between_boundaries()
     """A long system prompt, of 70 blocks and a bit: beyond the depth where digests know every block."""
     turns = list(interleaved_chats(60, 5, 300, system_tokens=1_125, preamble=False))
     fleet = fleet_of(names_of(8))
-    renewed = FleetView([replace(one, epoch="new:" + one.name) for one in fleet.replicas], fleet.ring)
+    renewed = changed(fleet, [replace(one, epoch="new:" + one.name) for one in fleet.replicas])
     seasoned, other = load_policy("affinity"), load_policy("affinity")
     homes: dict[int, set[str]] = {}
     agree = []
@@ -143,11 +144,8 @@ def test_waiting_is_weighed_against_computing() -> None:
 
 def _with_digests(fleet: FleetView, asks: dict[str, list[Ask]], at: float) -> FleetView:
     """The fleet with a digest for each replica, made at `at`, of the prompts it holds."""
-    replicas = [
-        replace(one, digest=digest_of(asks.get(one.name, []), one.epoch), digest_at=at)
-        for one in fleet.replicas
-    ]
-    return replace(fleet, replicas=replicas)
+    digests = {one.name: digest_of(asks.get(one.name, []), one.epoch) for one in fleet.replicas}
+    return changed(fleet, digests=digests, at=at)
 
 
 def test_a_conversation_that_spilled_goes_on_where_its_cache_is() -> None:
@@ -176,10 +174,7 @@ def test_a_digest_sends_a_request_where_its_prefix_is() -> None:
     home = load_policy("affinity").rank(second, fleet, 0.0)[0].name
     holder = next(name for name in names_of(4) if name != home)
     digests = {name: digest_of([first] if name == holder else [], f"{name}:0") for name in names_of(4)}
-    with_digests = FleetView(
-        [replace(replica, digest=digests[replica.name], digest_at=90.0) for replica in fleet.replicas],
-        fleet.ring,
-    )
+    with_digests = changed(fleet, digests=digests, at=90.0)
     policy = load_policy("affinity")
     best = policy.rank(second, with_digests, 100.0)[0]
     assert best.name == holder
@@ -191,10 +186,7 @@ def test_a_digest_sends_a_request_where_its_prefix_is() -> None:
         replace(digests[holder], epoch="earlier"),
     ):
         digests[holder] = void_digest
-        void = FleetView(
-            [replace(replica, digest=digests[replica.name], digest_at=90.0) for replica in fleet.replicas],
-            fleet.ring,
-        )
+        void = changed(fleet, digests=digests, at=90.0)
         assert policy.rank(second, void, 100.0)[0].name == home
     # And the option turns them off.
     assert load_policy("affinity", {"use_digests": False}).rank(second, with_digests, 100.0)[0].name == home
@@ -207,7 +199,7 @@ def test_a_restarted_replica_keeps_its_home_and_loses_its_credit() -> None:
     home = policy.rank(first, fleet, 0.0)[0]
     policy.commit(first, home, 0.0)
     assert policy.rank(second, fleet, 1.0)[0].expected_tokens > 500
-    renewed = replace(fleet, replicas=[replace(one, epoch=f"{one.name}:1") for one in fleet.replicas])
+    renewed = changed(fleet, [replace(one, epoch=f"{one.name}:1") for one in fleet.replicas])
     after = policy.rank(second, renewed, 1.0)[0]
     assert (after.name, after.expected_tokens) == (home.name, 0)
 
@@ -250,7 +242,7 @@ def test_homes_stay_when_others_die() -> None:
     for number in range(200):
         ask = ask_for(systems[number % 4] + [draw.randrange(50_000) for _ in range(64)], 2000)
         policy.commit(ask, policy.rank(ask, fleet, float(number))[0], float(number))
-    left = replace(fleet, replicas=fleet.replicas[:3])
+    left = FleetView.of(fleet.replicas[:3], fleet.ring, 5)
     alive = {replica.name for replica in left.replicas}
     for number in range(100):
         ask = ask_for(systems[number % 4] + [draw.randrange(50_000) for _ in range(64)], 2000)
@@ -305,7 +297,7 @@ def test_adding_a_replica_moves_only_its_share() -> None:
 def test_a_dead_replica_leaves_the_rest_in_order() -> None:
     draw = random.Random(6)
     fleet = fleet_of(names_of(5))
-    without = FleetView([r for r in fleet.replicas if r.name != "replica-2"], fleet.ring)
+    without = changed(fleet, [r for r in fleet.replicas if r.name != "replica-2"])
     for _ in range(200):
         ask = ask_for([draw.randrange(50_000) for _ in range(64)])
         policy = load_policy("affinity")
