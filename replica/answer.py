@@ -22,6 +22,7 @@ class Choice:
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str], end_ids: frozenset[int]) -> None:
         self.finish: Finish | None = None
         self.cached_tokens = 0
+        self.evicted_tokens: int | None = None
         self.tokens = 0
         self._detokenizer = detokenizer
         self._scanner = StopScanner(stops)
@@ -36,6 +37,7 @@ class Choice:
             return ""
         self.tokens += 1
         self.cached_tokens = output.cached_tokens
+        self.evicted_tokens = output.evicted_tokens
         text = self._scanner.feed(self._text(output))
         if self._scanner.stopped:
             self.finish = Finish.STOP
@@ -125,5 +127,11 @@ class Answer:
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": answer,
             "total_tokens": self._prompt_tokens + answer,
-            "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in self._choices)},
+            "prompt_tokens_details": self._prompt_details(),
         }
+
+    def _prompt_details(self) -> dict[str, int]:
+        cached = sum(choice.cached_tokens for choice in self._choices)
+        # Beside OpenAI's own field: what was cached here once. Left out where nothing is ever kept.
+        evicted = [one.evicted_tokens for one in self._choices if one.evicted_tokens is not None]
+        return {"cached_tokens": cached} | ({"evicted_tokens": sum(evicted)} if evicted else {})

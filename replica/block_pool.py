@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from replica.ghost import Ghost
 from router.chain.digest import is_boundary
 
 
@@ -51,6 +52,7 @@ class BlockPool:
         self._block_tokens = block_tokens
         self.block_count = block_count
         self.version = 0
+        self.ghost = Ghost(block_count)
         self._blocks = [Block(id) for id in range(block_count)]
         self._named: dict[bytes, Block] = {}
         # The names that a digest publishes, kept apart so that it never walks the whole pool.
@@ -100,7 +102,8 @@ class BlockPool:
         for _ in range(count):
             block = self._list.after
             self._unlink(block)
-            self._forget(block)
+            if (evicted := self._forget(block)) is not None:
+                self.ghost.note(evicted)
             block.references = 1
             taken.append(block)
         return taken
@@ -137,16 +140,19 @@ class BlockPool:
             return False
         for block in self._blocks:
             self._forget(block)
+        # Cleared, not evicted: the epoch tells.
+        self.ghost.clear()
         return True
 
     def boundary_names(self) -> tuple[bytes, ...]:
         """Return the names that belong in a digest. O(names)."""
         return tuple(self._boundary_names)
 
-    def _forget(self, block: Block) -> None:
+    def _forget(self, block: Block) -> bytes | None:
+        """Take a block's name; return it if nobody can find it any more."""
         name = block.name
         if name is None:
-            return
+            return None
         block.name = None
         twin = block.next_twin
         if twin is not block:
@@ -155,10 +161,11 @@ class BlockPool:
             block.previous_twin = block.next_twin = block
             if self._named[name] is block:
                 self._named[name] = twin
-            return
+            return None
         del self._named[name]
         self._boundary_names.pop(name, None)
         self.version += 1
+        return name
 
     def _link(self, block: Block, after: Block) -> None:
         """Put a block into the free list, before `after`."""

@@ -132,7 +132,8 @@ class Scheduler:
             self.counts.generated_tokens += 1
             sequence.tokens.append(token)
             finish = sequence.finish_of(token)
-            outputs.append(Output(sequence.id, token, finish, sequence.cached_tokens or 0))
+            cached = sequence.cached_tokens or 0
+            outputs.append(Output(sequence.id, token, finish, cached, sequence.evicted_tokens))
             if finish:
                 self.drop(sequence.id)
         return outputs
@@ -162,6 +163,7 @@ class Scheduler:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
             if self._reuse:
+                sequence.evicted_tokens = self._evicted_tokens(sequence, len(hits))
                 self.counts.prefix_queries += sequence.prompt_tokens
                 self.counts.prefix_hits += sequence.computed
         self._load.left(sequence.id, len(sequence.tokens), sequence.computed)
@@ -170,6 +172,11 @@ class Scheduler:
     def _match(self, sequence: Sequence) -> list[Block]:
         # One token must be computed, or there would be nothing to sample from.
         return self.pool.match(sequence.names, (len(sequence.tokens) - 1) // self._block_tokens)
+
+    def _evicted_tokens(self, sequence: Sequence, found: int) -> int:
+        """Return how many tokens behind the `found` blocks would have hit, had they not been evicted."""
+        limit = (len(sequence.tokens) - 1) // self._block_tokens
+        return (self.pool.ghost.depth(sequence.names, found, limit) - found) * self._block_tokens
 
     def _grow(self, sequence: Sequence) -> bool:
         """Make room for one more token, preempting the last arrivals; False if that was `sequence` itself."""

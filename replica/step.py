@@ -28,12 +28,17 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a step brought one sequence. `token` is None where only the end is told."""
+    """What a step brought one sequence. `token` is None where only the end is told.
+
+    `cached_tokens` of its prompt were found in the pool, and `evicted_tokens` right behind them were there
+    once; None where nothing is kept.
+    """
 
     id: int
     token: int | None
     finish: Finish | None
     cached_tokens: int = 0
+    evicted_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ async def test_a_chat_answer_has_openais_shape(launch: Launch) -> None:
     usage = body["usage"]
     assert usage["completion_tokens"] == 3
     assert usage["total_tokens"] == usage["prompt_tokens"] + 3
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 0, "evicted_tokens": 0}
     assert response.headers["x-request-id"]
 
 

@@ -58,7 +58,7 @@ async def test_usage_comes_only_when_asked(launch: Launch, options: object, want
     assert (last["choices"] == []) == wanted
     if wanted:
         assert last["usage"]["completion_tokens"] == 5
-        assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+        assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 0, "evicted_tokens": 0}
         assert all(event["usage"] is None for event in events[:-1])
 
 
