@@ -14,6 +14,7 @@ _COMMANDS = {
     "load": "Drive a workload against an OpenAI-compatible address and report on it.",
     "replica": "Run one replica.",
     "router": "Run the router.",
+    "trace": "Generate traces of requests, import them from logs, and tell what one is like.",
     "up": "Run a whole fleet on this machine until Ctrl-C.",
 }
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from loadgen.traces.lines import MAX_LINE_BYTES, read_lines
+from loadgen.traces.lines import MAX_LINE_BYTES, read_lines, stem
 from loadgen.traces.trace import Trace, TraceError, TraceRequest
 
 DEFAULT_BLOCK_TOKENS = 512
@@ -50,7 +50,7 @@ def read_mooncake(
     if block_tokens is None:
         raise TraceError(f"{path} has no requests")
     requests.sort(key=lambda request: request.arrival_seconds)
-    return Trace(name or _stem(path), block_tokens, requests)
+    return Trace(name or stem(path), block_tokens, requests)
 
 
 def write_mooncake(trace: Trace, path: Path) -> None:
@@ -111,7 +111,3 @@ def _create(path: Path) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:
     if path.suffix == ".xz":
         return lzma.open(path, "wb", preset=9)
     return path.open("wb")
-
-
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".xz").removesuffix(".jsonl") or path.name

@@ -1,0 +1,1 @@
+"""Importers: traces made from what others have logged."""
