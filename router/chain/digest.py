@@ -21,8 +21,7 @@ PROBES = 7
 _LEAST_BYTES = 64
 MAX_DIGEST_BYTES = 4 * 1024 * 1024
 
-# A short name has no second half: spread its bits by an odd constant (2**64 over the golden ratio).
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
 _PROBE = np.arange(PROBES, dtype=np.uint64)
 
 
@@ -137,9 +136,9 @@ def probe_positions(
 
 
 def _halves(names: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return two hashes of each name."""
+    """Return two hashes of each name; of a short one, whose second half is missing, its upper bits."""
     if not names:
         return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)
     words = np.frombuffer(b"".join(names), dtype="<u8").reshape(len(names), -1)
     first = words[:, 0]
-    return first, words[:, 1] if words.shape[1] > 1 else first * _SPREAD
+    return first, words[:, 1] if words.shape[1] > 1 else first >> np.uint64(32)

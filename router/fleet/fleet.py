@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import aiohttp
 import numpy as np
@@ -19,23 +18,13 @@ from router.fleet.poller import Clock, Poller
 from router.fleet.replica import Replica
 from router.observe.metrics import RouterMetrics
 from router.placement.ring import Ring
-from router.placement.view import Column, FleetView, Tokens
+from router.placement.view import Column, FleetView, Roster
 
 log = logging.getLogger("kvring.fleet")
 
 _MOST_REPLICAS = 1024
 # Longer than any scrape interval, so that the last counts of a member that left are seen.
 _KEEP_COUNTERS_SECONDS = 900.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Serving:
-    """The replicas that may serve a model, until anything changes about who they are."""
-
-    names: tuple[str, ...]
-    epochs: tuple[str, ...]
-    slots: Tokens
-    members: int
 
 
 class Fleet:
@@ -63,7 +52,7 @@ class Fleet:
         self._ring = Ring(())
         self._departed: dict[str, float] = {}
         self._board = Board()
-        self._serving: dict[str, _Serving] = {}
+        self._serving: dict[str, Roster] = {}
 
     async def start(self) -> None:
         """Ask every source once, then keep following them."""
@@ -108,34 +97,25 @@ class Fleet:
 
     def view(self, model: str, now: float) -> FleetView:
         """Return the replicas that may serve `model`."""
-        serving = self._serving.get(model)
-        if serving is None:
-            serving = self._who_serves(model)
-        table = self._board.table[:, serving.slots]
+        roster = self._serving.get(model) or self._who_serves(model)
+        table = self._board.table[:, roster.slots]
         # One that never reported is taken as it stands now.
         np.minimum(table[Column.REPORTED_AT], now, out=table[Column.REPORTED_AT])
-        return FleetView(
-            serving.names,
-            serving.epochs,
-            table,
-            self._ring,
-            serving.members,
-            self._board.digests,
-            serving.slots,
-        )
+        return FleetView(roster, table, self._board.digests)
 
-    def _who_serves(self, model: str) -> _Serving:
+    def _who_serves(self, model: str) -> Roster:
         serving = [replica for replica in self._routable() if model in replica.models]
-        found = _Serving(
-            tuple(replica.name for replica in serving),
-            tuple(replica.epoch for replica in serving),
-            np.array([replica.slot for replica in serving], dtype=np.int64),
-            sum(model in replica.models for replica in self._replicas.values()),
+        roster = Roster(
+            names=tuple(replica.name for replica in serving),
+            epochs=tuple(replica.epoch for replica in serving),
+            slots=np.array([replica.slot for replica in serving], dtype=np.int64),
+            ring=self._ring,
+            members=sum(model in replica.models for replica in self._replicas.values()),
         )
         if serving:
             # Only models that exist: names that clients make up must not fill memory.
-            self._serving[model] = found
-        return found
+            self._serving[model] = roster
+        return roster
 
     def _routable(self) -> list[Replica]:
         usable = [replica for replica in self._replicas.values() if replica.usable]

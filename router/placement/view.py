@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
 
 from router.chain.digest import Digest
 from router.placement.ask import Ask
@@ -22,6 +23,9 @@ from router.wire.report import PrefillCost
 
 Floats = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]
+
+# Odd, its bits spread evenly (2**64 over the golden ratio).
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Column(IntEnum):
@@ -84,21 +88,40 @@ class ReplicaView:
 
 
 @dataclass(frozen=True, eq=False)
-class FleetView:
-    """The replicas that may serve an ask, in no particular order, and the ring over all members.
+class Roster:
+    """Who may serve an ask: made when that changes, and shared by the views until then.
 
-    `table` has a row for each Column and a column for each replica. `members` counts those that serve the
-    model, dead ones included: what is a fair share must not change when one of them dies. `slots` are where
-    `caches` knows the replicas. Nobody may write to any of it.
+    `ring` is over all members, and `members` counts those that serve the model, dead ones included: what is
+    a fair share must not change when one of them dies. `slots` are where caches know the replicas.
     """
 
     names: tuple[str, ...]
     epochs: tuple[str, ...]
-    table: Floats
+    slots: Tokens
     ring: Ring
     members: int
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each name stands in `names`."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """A hash of each name."""
+        return np.array([xxh3_64_intdigest(name.encode()) for name in self.names], dtype=np.uint64)
+
+
+@dataclass(frozen=True, eq=False)
+class FleetView:
+    """The replicas that may serve an ask, in no particular order, with their load and what their caches hold.
+
+    `table` has a row for each Column and a column for each replica. Nobody may write to any of it.
+    """
+
+    roster: Roster
+    table: Floats
     caches: Caches
-    slots: Tokens
 
     @classmethod
     def of(
@@ -120,18 +143,43 @@ class FleetView:
                 digest, told_at = digests[replica.name]
                 if digest.epoch == replica.epoch:
                     caches.put(slot, digest, told_at)
-        return cls(
+        roster = Roster(
             names=tuple(replica.name for replica in replicas),
             epochs=tuple(replica.epoch for replica in replicas),
-            table=np.array(rows, dtype=np.float64).reshape(len(replicas), len(Column)).T.copy(),
+            slots=np.arange(len(replicas), dtype=np.int64),
             ring=ring,
             members=members or len(replicas),
-            caches=caches,
-            slots=np.arange(len(replicas), dtype=np.int64),
         )
+        table = np.array(rows, dtype=np.float64).reshape(len(replicas), len(Column)).T.copy()
+        return cls(roster, table, caches)
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.roster.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The replicas' stable names."""
+        return self.roster.names
+
+    @property
+    def epochs(self) -> tuple[str, ...]:
+        """The lives of their caches."""
+        return self.roster.epochs
+
+    @property
+    def ring(self) -> Ring:
+        """The ring over all members."""
+        return self.roster.ring
+
+    @property
+    def members(self) -> int:
+        """How many serve the model, dead ones included."""
+        return self.roster.members
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where each name stands in `names`."""
+        return self.roster.places
 
     @cached_property
     def replicas(self) -> Sequence[ReplicaView]:
@@ -146,10 +194,13 @@ class FleetView:
             for name, epoch, column in zip(self.names, self.epochs, self.table.T.tolist(), strict=True)
         )
 
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """Where each name stands in `names`."""
-        return {name: place for place, name in enumerate(self.names)}
+    def tie_breaks(self, key: bytes) -> npt.NDArray[np.uint64]:
+        """Return each replica's weight for `key`, a fair order that all routers share: least goes first."""
+        mixed = self.roster.hashes ^ np.uint64(xxh3_64_intdigest(key))
+        mixed *= _MIX
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= _MIX
+        return mixed
 
     def wait_seconds(self, now: float) -> Floats:
         """Return, for each replica, how long a request sent now would wait for its prefill to begin."""
@@ -178,7 +229,7 @@ class FleetView:
         """
         if ask.chain is None:
             return np.full(len(self), -1, dtype=np.int64)
-        blocks = self.caches.held_blocks(ask.chain, ask.marks, self.slots)
+        blocks = self.caches.held_blocks(ask.chain, ask.marks, self.roster.slots)
         tokens = blocks * ask.chain.block_tokens
-        known = (blocks >= 0) & (self.caches.told_at(self.slots) >= least_told_at)
+        known = (blocks >= 0) & (self.caches.told_at(self.roster.slots) >= least_told_at)
         return np.where(known, tokens, -1)

@@ -17,10 +17,12 @@ from pydantic import Field
 from router.chain.chain import Chain
 from router.placement.ask import Ask, Choice, LazyRanking, Ranking
 from router.placement.memory import Memory, Recall
-from router.placement.ring import tie_break
 from router.placement.view import Column, FleetView, Tokens
 from router.settings import Options
 from router.wire.report import PrefillCost
+
+# More requests than a replica ever has in flight.
+_TIED_FIRST = 1e9
 
 
 class Config(Options):
@@ -132,15 +134,12 @@ class Policy:
         anywhere = bool(told.all()) and int(expected.max()) <= prefix.common
         if anywhere:
             near += config.beginning_slack * float(prefill[best])
-        in_flight = fleet.table[Column.IN_FLIGHT]
-
-        def order(place: int) -> tuple[float, bool, int]:
-            first = float(in_flight[place]) if anywhere else 0.0
-            return first, place != prefix.home, -tie_break(prefix.key, fleet.names[place])
-
-        by_score = score.argsort(kind="stable").tolist()
-        tied = int((score <= near).sum())
-        places = sorted(by_score[:tied], key=order) + by_score[tied:] if tied > 1 else by_score
+        # Near-equals go first, the home before the others; what is left to chance falls by hash.
+        tied = score <= near
+        rank = np.where(tied, fleet.table[Column.IN_FLIGHT] if anywhere else 0.0, score + _TIED_FIRST)
+        if prefix.home >= 0 and tied[prefix.home]:
+            rank[prefix.home] -= 0.5
+        places = np.lexsort((fleet.tie_breaks(prefix.key), rank)).tolist()
 
         def choice(place: int) -> Choice:
             return Choice(
@@ -203,7 +202,7 @@ class Policy:
             told = held >= 0
             expected = np.where(told, held, expected)
             if last >= 0 and not renewed:
-                told_at = fleet.caches.told_at(fleet.slots[last : last + 1])[0]
+                told_at = fleet.caches.told_at(fleet.roster.slots[last : last + 1])[0]
                 if recall.at > told_at - config.digest_lag_seconds:
                     # Sent there since the digest was made, or so shortly before that it cannot tell yet.
                     expected[last] = max(int(expected[last]), prefix.known)

@@ -238,7 +238,7 @@ def test_homes_stay_when_others_die() -> None:
     policy = load_policy("affinity")
     draw = random.Random(12)
     systems = [[draw.randrange(50_000) for _ in range(2000)] for _ in range(4)]
-    fleet = replace(fleet_of(names_of(5)), members=5)
+    fleet = fleet_of(names_of(5))
     for number in range(200):
         ask = ask_for(systems[number % 4] + [draw.randrange(50_000) for _ in range(64)], 2000)
         policy.commit(ask, policy.rank(ask, fleet, float(number))[0], float(number))
