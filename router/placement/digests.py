@@ -60,6 +60,11 @@ class DigestTable:
             self._identities[slot] = digest.identity
             self._tellers.clear()
 
+    def still_true(self, slot: int, told_at: float) -> None:
+        """Note that what `slot` told was told again."""
+        if self._identities[slot] is not None:
+            self._told_at[slot] = told_at
+
     def clear(self, slot: int) -> None:
         """Forget what `slot` told."""
         if self._identities[slot] is not None:

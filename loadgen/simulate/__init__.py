@@ -1,0 +1,1 @@
+"""The simulator: a fleet of queues and caches in virtual time, routed by the router's own policies."""
