@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from threading import Lock
 from time import monotonic
 
+from router.fleet.prefill_fit import PrefillFit
 from router.wire.report import PrefillCost
-
-_CLIP = log(4)
-_FARTHEST = log(1000)
-_SLOWEST_GAIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +59,18 @@ NOTHING = PrefillShape()
 class PrefillMeter:
     """Learns what prefill costs here, from the configured coefficients on, by what steps take.
 
-    Each coefficient has a factor. A step corrects the factors by the logarithm of its error, each in
-    proportion to its share of the predicted time: many short prompts teach the base, long ones the rest. An
-    error counts for at most four times, and after the first steps for a tenth, so that a step which the
-    machine held up teaches little; a factor stays within 1,000.
+    What decodes in the same step cost is set aside; the rest is fitted robustly, since equal replicas that
+    learn unequal costs, each from what else its machine happened to do, would be loaded unequally.
     """
 
     def __init__(self, start: PrefillCost) -> None:
-        self._start = start
-        self._factors = [0.0, 0.0, 0.0]
-        self._samples = 0
+        self._fit = PrefillFit(start)
         self._decode_seconds = 0.0
-        self.cost = start
+
+    @property
+    def cost(self) -> PrefillCost:
+        """The coefficients, as known now."""
+        return self._fit.cost
 
     def learn(self, shape: PrefillShape, decodes: int, seconds: float) -> None:
         """Take in a step that computed prefills of `shape` beside `decodes` decoding sequences."""
@@ -82,25 +78,10 @@ class PrefillMeter:
             # What decodes cost is subtracted from mixed steps; half a step's error is taken over.
             self._decode_seconds += 0.5 * (seconds / max(1, decodes) - self._decode_seconds)
             return
-        parts = shape.parts(self.cost)
-        predicted = sum(parts)
         aside = decodes * self._decode_seconds
-        if seconds <= 0 or predicted <= 0 or aside > seconds / 2:
-            return
-        self._samples += 1
-        gain = max(_SLOWEST_GAIN, 1 / self._samples)
-        error = max(-_CLIP, min(_CLIP, log((seconds - aside) / predicted)))
-        shares = [part / predicted for part in parts]
-        norm = sum(share * share for share in shares)
-        for index, share in enumerate(shares):
-            factor = self._factors[index] + gain * error * share / norm
-            self._factors[index] = max(-_FARTHEST, min(_FARTHEST, factor))
-        base, token, context = (exp(factor) for factor in self._factors)
-        self.cost = PrefillCost(
-            self._start.base_seconds * base,
-            self._start.per_token_seconds * token,
-            self._start.per_token_context_seconds * context,
-        )
+        if aside <= seconds / 2:
+            features = (shape.ends, shape.uncached, shape.context_twice / 2)
+            self._fit.observe(features, seconds - aside)
 
 
 @dataclass(slots=True)

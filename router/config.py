@@ -11,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from router.chain.options import ChainOptions
 from router.settings import NAME_PATTERN, Options, Settings
+from router.wire.prefill_options import PrefillOptions
 
 
 class ListenOptions(Options):
@@ -42,6 +43,33 @@ class DnsOptions(Options):
     )
 
 
+class CalibrationOptions(Options):
+    """How the router learns what prefills cost on each replica."""
+
+    start: PrefillOptions = Field(
+        PrefillOptions(), description="S until something is known; that of the study routing is tuned on."
+    )
+    memory_observations: int = Field(
+        100,
+        ge=10,
+        le=100_000,
+        description="Prefills that an estimate rests on; fewer follow noise, more are slow after a change.",
+    )
+    noise_ratio: float = Field(
+        0.3,
+        ge=0.03,
+        le=1,
+        description="How far prefills stray from S, until that is learned: as on busy CPUs.",
+    )
+    unlike_ratio: float = Field(
+        0.2,
+        ge=0.001,
+        le=0.999,
+        description="Share of replicas that differ in speed from others of their model; most fleets are of "
+        "one kind. Near 1, each replica's own account is taken as it is.",
+    )
+
+
 class FleetOptions(Options):
     """Who the replicas are and how they are watched."""
 
@@ -65,6 +93,7 @@ class FleetOptions(Options):
     failures_to_suspect: int = Field(
         2, ge=1, le=100, description="Failed probes or answers in a row that take a replica out of rotation."
     )
+    calibration: CalibrationOptions = CalibrationOptions()
 
     @model_validator(mode="after")
     def _names_differ(self) -> FleetOptions:

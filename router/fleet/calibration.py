@@ -1,0 +1,267 @@
+"""What prefills cost on each replica, in seconds that compare: its own account, drawn towards its fleet's.
+
+Equal replicas learn unequal costs, each from what else its machine happened to do, and would be loaded
+unequally for it; a truly slower one must be believed. So each is judged to be either like the fleet, or of
+a speed of its own, by how far it is off against how sure its account is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import exp, inf, isfinite, log, sqrt
+from statistics import median
+
+from router.config import CalibrationOptions
+from router.fleet.prefill_fit import PrefillFit, features_of, seconds_of
+from router.wire.report import PrefillCost
+
+# Told that S is now `cost`, and by which factor the seconds that the replica reports compare with it.
+Priced = Callable[[PrefillCost, float], None]
+
+# How far apart replicas of one model are that are not alike, as the standard deviation of a logarithm.
+_APART = log(3)
+# Accounts are never surer than this: what differs by a tenth is not worth telling apart.
+_LEAST_DEVIATION = 0.05
+# How much a coefficient that a replica published moves as it learns, before that is known of this one.
+_FIRST_SPREAD = 0.4
+_FIRST_SPREAD_WEIGHT = 4.0
+# Successive published accounts rest on mostly the same prefills: so much of each is new.
+_NEWS = 0.2
+_MOST_NEWS = 20.0
+# What prompts of a model are like before any was seen: 1,000 tokens, nothing cached.
+_FIRST_FEATURES = features_of(1000, 0)
+# Nobody's token takes hours: such an account is no account, and would leave the range of floats.
+_LARGEST_COEFFICIENT_SECONDS = 1e4
+_FEATURES_GAIN = 0.01
+_ERROR_GAIN = 0.02
+_LARGEST_ERROR = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillError:
+    """How well S predicts: mean of |predicted - observed| / observed, and the same with its sign."""
+
+    observations: int
+    absolute: float
+    bias: float
+
+
+@dataclass(slots=True)
+class _Published:
+    """The accounts that a replica gave of itself: the newest, their mean, and how much they move."""
+
+    newest: PrefillCost
+    mean: list[float]
+    spread: float = _FIRST_SPREAD**2
+    news: float = _NEWS
+
+    def take(self, cost: PrefillCost, features: Sequence[float]) -> None:
+        """Average another account in."""
+        self.newest = cost
+        moved = log(seconds_of(cost, features)) - log(seconds_of(PrefillCost(*self.mean), features))
+        self.news = min(_MOST_NEWS, self.news + _NEWS)
+        gain = _NEWS / self.news
+        self.mean = [old + gain * (new - old) for old, new in zip(self.mean, _values(cost), strict=True)]
+        gain = _NEWS / (self.news + _FIRST_SPREAD_WEIGHT)
+        self.spread += gain * (moved * moved - self.spread)
+
+
+@dataclass(slots=True)
+class _Member:
+    """One replica: what it publishes, or else what is fitted to observations of it."""
+
+    priced: Priced
+    model: str
+    fit: PrefillFit
+    used: PrefillCost
+    published: _Published | None = None
+    error: PrefillError | None = None
+
+    def account(self, features: Sequence[float]) -> tuple[PrefillCost, float]:
+        """Return its own S, and the variance of the logarithm of it; infinite where nothing is known."""
+        if self.published is not None:
+            own, variance = PrefillCost(*self.published.mean), self.published.spread / self.published.news
+        elif self.fit.observations:
+            own, variance = self.fit.cost, self.fit.variance(features)
+        else:
+            return self.fit.cost, inf
+        return own, variance + _LEAST_DEVIATION**2
+
+
+@dataclass(slots=True)
+class _Group:
+    """The replicas of one model, and what their prompts are like."""
+
+    members: dict[int, _Member] = field(default_factory=dict)
+    features: tuple[float, ...] = _FIRST_FEATURES
+    fleet: PrefillCost | None = None
+    fleet_variance: float = inf
+    news: int = 0
+
+
+class Calibration:
+    """Prices the replicas of a fleet, known by numbers (their slots). Without I/O and clock.
+
+    The fleet's S is settled anew after as many news as it has members, so that each costs the same however
+    many there are.
+    """
+
+    def __init__(self, options: CalibrationOptions) -> None:
+        self._options = options
+        self._start = options.start.cost()
+        self._members: dict[int, _Member] = {}
+        self._groups: dict[str, _Group] = {}
+
+    def join(self, number: int, priced: Priced) -> None:
+        """Take in a replica of which nothing is known; `priced` is called at once, and on each change."""
+        self._enter(number, priced, "")
+
+    def leave(self, number: int) -> None:
+        """Forget a replica; an unknown one is ignored."""
+        member = self._members.pop(number, None)
+        if member is not None:
+            group = self._groups[member.model]
+            del group.members[number]
+            if not group.members:
+                del self._groups[member.model]
+
+    def restarted(self, number: int) -> None:
+        """Forget what was learned of a replica: it is another process, perhaps on another machine."""
+        member = self._members.get(number)
+        if member is not None:
+            self.leave(number)
+            self._enter(number, member.priced, member.model)
+
+    def serves(self, number: int, model: str) -> None:
+        """Note which model a replica serves: only replicas of one model are compared."""
+        member = self._members.get(number)
+        if member is not None and member.model != model:
+            self.leave(number)
+            self._enter(number, member.priced, model)
+
+    def published(self, number: int, cost: PrefillCost) -> None:
+        """Take the account that a replica gives of itself."""
+        member = self._members.get(number)
+        if member is None or max(_values(cost)) > _LARGEST_COEFFICIENT_SECONDS:
+            return
+        group = self._groups[member.model]
+        if member.published is None:
+            member.published = _Published(cost, list(_values(cost)))
+        elif member.published.newest == cost:
+            return
+        else:
+            member.published.take(cost, group.features)
+        self._news(group, member)
+
+    def observed(self, number: int, prompt_tokens: int, hit_tokens: int, seconds: float) -> None:
+        """Take in how long a prefill took, of which `hit_tokens` were cached; nonsense is ignored."""
+        member = self._members.get(number)
+        if member is None or not (isfinite(seconds) and seconds > 0 and 0 <= hit_tokens <= prompt_tokens):
+            return
+        group = self._groups[member.model]
+        features = features_of(prompt_tokens, hit_tokens)
+        group.features = tuple(
+            old + _FEATURES_GAIN * (new - old) for old, new in zip(group.features, features, strict=True)
+        )
+        member.error = _averaged(member.error, seconds_of(member.used, features) / seconds - 1.0)
+        if member.published is None:
+            member.fit.observe(features, seconds)
+            self._news(group, member)
+
+    def cost(self, number: int) -> PrefillCost:
+        """Return S as it is used for a replica."""
+        return self._members[number].used
+
+    def error(self, number: int) -> PrefillError | None:
+        """Return how well it predicts; None before anything was observed."""
+        member = self._members.get(number)
+        return member.error if member else None
+
+    def _enter(self, number: int, priced: Priced, model: str) -> None:
+        group = self._groups.setdefault(model, _Group())
+        start = group.fleet or self._start
+        options = self._options
+        fit = PrefillFit(start, options.memory_observations, options.noise_ratio)
+        member = self._members[number] = _Member(priced, model, fit, start)
+        group.members[number] = member
+        self._price(group, member)
+
+    def _news(self, group: _Group, member: _Member) -> None:
+        group.news += 1
+        if group.news < len(group.members) and group.fleet is not None:
+            self._price(group, member)
+            return
+        group.news = 0
+        self._settle(group)
+        for one in group.members.values():
+            self._price(group, one)
+
+    def _settle(self, group: _Group) -> None:
+        """Find the fleet's S: the mean of the accounts, by how sure they are and how near to their median."""
+        accounts = [member.account(group.features) for member in group.members.values()]
+        told = [
+            (own, variance, seconds)
+            for own, variance in accounts
+            if variance < inf and 0 < (seconds := seconds_of(own, group.features)) < inf
+        ]
+        if not told:
+            return
+        middle = median(log(seconds) for _, _, seconds in told)
+        # As a Cauchy distribution weighs: one that is far off moves the mean by next to nothing.
+        weights = [
+            1.0 / (variance * (1.0 + (log(seconds) - middle) ** 2 / (0.1 + variance)))
+            for _, variance, seconds in told
+        ]
+        total = sum(weights)
+        weights = [weight / total for weight in weights]
+        # Levels are averaged as logarithms, and shapes apart from them: whoever is far off is so in both.
+        level = exp(sum(w * log(seconds) for w, (_, _, seconds) in zip(weights, told, strict=True)))
+        shapes = zip(*([value / seconds for value in _values(own)] for own, _, seconds in told), strict=True)
+        group.fleet = PrefillCost(
+            *(level * sum(w * part for w, part in zip(weights, column, strict=True)) for column in shapes)
+        )
+        group.fleet_variance = sum(w * w * v for w, (_, v, _) in zip(weights, told, strict=True))
+
+    def _price(self, group: _Group, member: _Member) -> None:
+        own, variance = member.account(group.features)
+        fleet = group.fleet or self._start
+        mine, theirs = seconds_of(own, group.features), seconds_of(fleet, group.features)
+        belief = self._belief(mine / theirs, variance + group.fleet_variance) if theirs > 0 else 1.0
+        # S is linear in its coefficients: what lies between two sets of them lies between two S.
+        member.used = PrefillCost(
+            *(f + belief * (o - f) for f, o in zip(_values(fleet), _values(own), strict=True))
+        )
+        factor = 1.0
+        if member.published is not None:
+            reported = seconds_of(member.published.newest, group.features)
+            factor = seconds_of(member.used, group.features) / reported if reported > 0 else 1.0
+        member.priced(member.used, factor)
+
+    def _belief(self, ratio: float, variance: float) -> float:
+        """Return how much of a replica's difference to the fleet is taken for true, 0 to 1."""
+        if not (0 < ratio < inf and variance < inf):
+            return 0.0
+        apart = _APART**2
+        off = log(ratio) ** 2
+        prior = self._options.unlike_ratio
+        gain = 0.5 * off * (1.0 / variance - 1.0 / (variance + apart))
+        odds = prior / (1.0 - prior) * sqrt(variance / (variance + apart)) * exp(min(gain, 500.0))
+        return odds / (1.0 + odds) * apart / (apart + variance)
+
+
+def _averaged(before: PrefillError | None, error: float) -> PrefillError:
+    error = min(_LARGEST_ERROR, error)
+    if before is None:
+        return PrefillError(1, abs(error), error)
+    count = before.observations + 1
+    gain = max(_ERROR_GAIN, 1.0 / count)
+    return PrefillError(
+        count,
+        before.absolute + gain * (abs(error) - before.absolute),
+        before.bias + gain * (error - before.bias),
+    )
+
+
+def _values(cost: PrefillCost) -> tuple[float, float, float]:
+    return cost.base_seconds, cost.per_token_seconds, cost.per_token_context_seconds
