@@ -108,10 +108,11 @@ class _Agent:
             yield self._prompt.request(arrival, output_tokens, session)
             done = arrival + self._turn_seconds(output_tokens)
             if options.sub_agents and random.random() < _SUB_AGENT_TURNS:
+                begin = done
                 for child in range(options.sub_agents):
-                    requests = self._sub_agent(done, f"{session}/{len(self._messages)}.{child}")
+                    requests = self._sub_agent(begin, f"{session}/{len(self._messages)}.{child}")
                     yield from requests
-                    # The parent goes on when the last of them is done, with its result.
+                    # The parent goes on when the last of them is done, with the results of all.
                     last = requests[-1]
                     done = max(done, last.arrival_seconds + self._turn_seconds(last.output_tokens))
                     output_tokens += last.output_tokens
