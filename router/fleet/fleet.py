@@ -12,11 +12,13 @@ import numpy as np
 from router.chain.chain import ChainIdentity
 from router.config import FleetOptions
 from router.fleet.board import Board
+from router.fleet.calibration import Calibration
 from router.fleet.health import Standing
 from router.fleet.members import Member, MemberSource
 from router.fleet.poller import Clock, Poller
 from router.fleet.replica import Replica
 from router.observe.metrics import RouterMetrics
+from router.observe.prefill_metrics import PrefillMetrics, PrefillReading
 from router.placement.ring import Ring
 from router.placement.view import Column, FleetView, Roster
 
@@ -52,6 +54,8 @@ class Fleet:
         self._ring = Ring(())
         self._departed: dict[str, float] = {}
         self._board = Board()
+        self._calibration = Calibration(options.calibration)
+        metrics.registry.register(PrefillMetrics(self._prefill_readings))
         self._serving: dict[str, Roster] = {}
 
     async def start(self) -> None:
@@ -155,7 +159,12 @@ class Fleet:
                 self._departed[replica.name] = self._clock()
         for url in wanted.keys() - self._replicas.keys():
             replica = Replica(
-                url, wanted[url].name, self._options.failures_to_suspect, self._board, self._serving.clear
+                url,
+                wanted[url].name,
+                self._options.failures_to_suspect,
+                self._board,
+                self._calibration,
+                self._serving.clear,
             )
             poller = Poller(
                 replica, self._session, self._options, self._identity_of, self._clock, self._settle_names
@@ -202,6 +211,9 @@ class Fleet:
             self._metrics.chain_mismatch.labels(label).set(replica.mismatch)
             if replica.digest is not None:
                 self._metrics.digest_age.labels(label).set(now - replica.digest_at)
+
+    def _prefill_readings(self) -> list[PrefillReading]:
+        return [replica.prefill_reading() for replica in self._replicas.values() if replica.name]
 
     def _forget_departed(self, now: float) -> None:
         """Drop the counters of members that left a while ago, when all their requests have ended."""

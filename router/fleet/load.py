@@ -13,18 +13,26 @@ from router.wire.report import LoadReport
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """One in-flight request counted on a replica. `work_seconds` is the prefill expected of it."""
+    """One in-flight request counted on a replica. `work_seconds` is the prefill expected of it.
+
+    `behind_seconds` is what this router had sent there before it, and no report covered yet.
+    """
 
     work_seconds: float
     at: float
     prompt_tokens: int = 0
+    behind_seconds: float = 0.0
     open: bool = True
 
 
 class LoadBook:
-    """Counts leases and merges reports, on one slot of the board. Times are seconds of the caller's clock."""
+    """Counts leases and merges reports, on one slot of the board. Times are seconds of the caller's clock.
+
+    `factor` is by how much seconds that the replica reports are to be multiplied to compare with others'.
+    """
 
     def __init__(self, board: Board, slot: int) -> None:
+        self.factor = 1.0
         self._board = board
         self._slot = slot
         self._report: LoadReport | None = None
@@ -45,7 +53,7 @@ class LoadBook:
 
     def open(self, work_seconds: float, now: float, prompt_tokens: int = 0) -> Lease:
         """Count a request that is about to be sent."""
-        lease = Lease(work_seconds, now, prompt_tokens)
+        lease = Lease(work_seconds, now, prompt_tokens, self._unreported_seconds)
         self._count(lease, +1)
         self._board.table[Column.DISPATCHED, self._slot] += 1
         self._unreported[lease] = None
@@ -74,7 +82,7 @@ class LoadBook:
         if self._report is not None and report.sequence < self._report.sequence:
             return
         self._report = report
-        self._note(report.work_seconds, now, report.running, report.waiting, report.kv_usage)
+        self._note(report.work_seconds * self.factor, now, report.running, report.waiting, report.kv_usage)
         while self._unreported:
             lease = next(iter(self._unreported))
             if lease.at > covers_until:

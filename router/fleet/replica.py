@@ -7,8 +7,10 @@ from collections.abc import Callable
 from router.chain.chain import fingerprint
 from router.chain.digest import Digest
 from router.fleet.board import Board
+from router.fleet.calibration import Calibration
 from router.fleet.health import Health, Standing
 from router.fleet.load import LoadBook
+from router.observe.prefill_metrics import PrefillReading
 from router.wire.report import PrefillCost, ReplicaState
 
 
@@ -25,9 +27,13 @@ class Replica:
         name: str | None,
         failures_to_suspect: int,
         board: Board,
+        calibration: Calibration,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Takes a slot of the board until `leave`; `changed` is called when it may serve otherwise."""
+        """Takes a slot of the board until `leave`, and is priced by `calibration` under its number.
+
+        `changed` is called when it may serve otherwise.
+        """
         self.url = url
         # What it is called now, empty before it is known; the fleet keeps names different.
         self.name = name or ""
@@ -37,11 +43,14 @@ class Replica:
         self.slot = board.take()
         self.health = Health(failures_to_suspect, changed)
         self.load = LoadBook(board, self.slot)
+        self._calibration = calibration
+        calibration.join(self.slot, self._priced)
         self.models: tuple[str, ...] = ()
         self.state: ReplicaState | None = None
         self.digest: Digest | None = None
         self.digest_at = float("-inf")
         self.mismatch = False
+        self._left = False
 
     @property
     def wanted_name(self) -> str:
@@ -75,11 +84,12 @@ class Replica:
             self._board.digests.clear(self.slot)
             if state is None or (self.state is not None and self.state.uid != state.uid):
                 self.load.forget_report()
+                self._calibration.restarted(self.slot)
         before = self.epoch
         self.state = state
-        self._board.price(self.slot, state.prefill if state else PrefillCost())
         if state is not None:
             self.serves(state.models)
+            self._calibration.published(self.slot, state.prefill)
         if self.epoch != before:
             self._changed()
 
@@ -93,9 +103,29 @@ class Replica:
         """Note which models it serves."""
         if models != self.models:
             self.models = models
+            self._calibration.serves(self.slot, models[0] if models else "")
             self._changed()
+
+    def computed(self, prompt_tokens: int, hit_tokens: int, seconds: float) -> None:
+        """Note how long a prefill took, of which `hit_tokens` were cached."""
+        if not self._left:
+            self._calibration.observed(self.slot, prompt_tokens, hit_tokens, seconds)
+
+    def prefill_reading(self) -> PrefillReading:
+        """Return what its prefills are taken to cost, and how well that predicts."""
+        cost, error = self._calibration.cost(self.slot), self._calibration.error(self.slot)
+        if error is None:
+            return PrefillReading(self.name, cost, 0, None, None)
+        return PrefillReading(self.name, cost, error.observations, error.absolute, error.bias)
 
     def leave(self) -> None:
         """Give its slot back: it is no member any more."""
+        # Its slot may soon be another's, while its last requests still run.
+        self._left = True
         self.load.leave()
+        self._calibration.leave(self.slot)
         self._board.give_back(self.slot)
+
+    def _priced(self, cost: PrefillCost, factor: float) -> None:
+        self._board.price(self.slot, cost)
+        self.load.factor = factor
