@@ -10,7 +10,9 @@ import click
 
 # A router's image has neither torch nor rich: what a command needs is imported by its own module.
 _COMMANDS = {
+    "ceiling": "Tell the hit ratio that any cache could reach on a request log or a trace.",
     "demo": "Show what prefix affinity gives: a real model, three replicas, two policies.",
+    "lint": "Tell which places of a log's prompts keep them from sharing, and at what cost.",
     "load": "Drive a workload against an OpenAI-compatible address and report on it.",
     "replica": "Run one replica.",
     "router": "Run the router.",

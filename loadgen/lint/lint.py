@@ -1,0 +1,69 @@
+"""Lints a request log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from loadgen.ceiling.bound import BoundMeter
+from loadgen.ceiling.logs import measure_log
+from loadgen.ceiling.prompts import PromptNamer
+from loadgen.traces.request_log import read_requests
+from router.observe.layout.cause import Cause
+from router.observe.layout.tally import LayoutReport
+
+
+class LintError(ValueError):
+    """The options cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LintResult:
+    """A log's layout. `ignored` causes are told, but are no fault; `unread` prompts had no text."""
+
+    report: LayoutReport
+    ignored: frozenset[Cause]
+    unread: int
+    by_bytes: int
+
+    @property
+    def fault_ratio(self) -> float:
+        """Share of all prompt tokens that faults of the layout cost."""
+        return sum(
+            row.lost_ratio for row in self.report.rows if not row.accepted and row.cause not in self.ignored
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        return {
+            "fault_ratio": round(self.fault_ratio, 6),
+            "ignored": sorted(cause.value for cause in self.ignored),
+            "unread_requests": self.unread,
+            "named_by_bytes": self.by_bytes,
+            **self.report.to_json(),
+        }
+
+
+def lint_log(
+    path: Path,
+    ignore: Sequence[str] = (),
+    block_tokens: int = 16,
+    tokenizer_directory: Path | None = None,
+    show_text: bool = False,
+) -> LintResult:
+    """Lint a log; LintError for a cause that does not exist, TraceError for a log that cannot be read."""
+    try:
+        ignored = frozenset(Cause(name) for name in ignore)
+    except ValueError as error:
+        raise LintError(f"{error}; causes are {', '.join(Cause)}") from error
+    namer = PromptNamer(block_tokens, tokenizer_directory)
+    # Of the bound, only what a cache without limit holds is wanted here.
+    meter = BoundMeter(block_tokens, sizes_blocks=(1,), replicas=(1,))
+    # Texts are kept either way, since they give exact places; they are told only where asked for.
+    measure = measure_log(read_requests(path), namer, meter, keep_text=True)
+    report = measure.layout
+    if not show_text:
+        report = replace(report, rows=tuple(replace(row, texts=()) for row in report.rows))
+    return LintResult(report, ignored, measure.unread, measure.by_bytes)

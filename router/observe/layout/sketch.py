@@ -1,0 +1,56 @@
+"""A sketch: a whole prompt in parts, with its keys; and how a body becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from router.observe.layout.part import Part, part_of
+from router.observe.layout.units import Unit, Units, read_units
+
+FindPart = Callable[[int], Part | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """One prompt without its text, in rendering order. `preamble` counts its leading system messages."""
+
+    keys: tuple[tuple[str, str], ...]
+    tools: tuple[Part, ...]
+    messages: tuple[Part, ...]
+    preamble: int
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(part.size for part in self.parts))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Tools, then messages."""
+        return self.tools + self.messages
+
+    @property
+    def conversation_bytes(self) -> int:
+        """The size of all behind tools and system text."""
+        return sum(part.size for part in self.messages[self.preamble :])
+
+
+def sketch_of(units: Units, known: FindPart, keep_text: bool = False) -> Sketch:
+    """Sketch a prompt; `known` gives a part by its digest where one is remembered, so that it costs less."""
+
+    def sketched(unit: Unit) -> Part:
+        rendered = unit.rendered()
+        # The kind too: a paragraph of a prompt and a message are not the same part.
+        digest = xxh3_64_intdigest(unit.kind.encode() + b"\xff" + rendered)
+        return known(digest) or part_of(unit, rendered, digest, keep_text)
+
+    tools = tuple(map(sketched, units.tools))
+    return Sketch(units.keys, tools, tuple(map(sketched, units.messages)), units.preamble_count)
+
+
+def sketch_body(body: Mapping[str, Any], known: FindPart, keep_text: bool = False) -> Sketch:
+    """Read and sketch a body; PromptError if it holds no prompt of text."""
+    return sketch_of(read_units(body), known, keep_text)
