@@ -23,6 +23,7 @@ class Choice:
         self.finish: Finish | None = None
         self.cached_tokens = 0
         self.evicted_tokens: int | None = None
+        self.prefill_seconds = 0.0
         self.tokens = 0
         self._detokenizer = detokenizer
         self._scanner = StopScanner(stops)
@@ -38,6 +39,7 @@ class Choice:
         self.tokens += 1
         self.cached_tokens = output.cached_tokens
         self.evicted_tokens = output.evicted_tokens
+        self.prefill_seconds = output.prefill_seconds
         text = self._scanner.feed(self._text(output))
         if self._scanner.stopped:
             self.finish = Finish.STOP
@@ -78,6 +80,7 @@ class Answer:
                     for index, (text, choice) in enumerate(zip(texts, self._choices, strict=True))
                 ],
                 "usage": self._usage(),
+                "timings": self._timings(),
             }
         )
 
@@ -110,6 +113,8 @@ class Answer:
             chunk["object"] = "chat.completion.chunk"
         if self._include_usage:
             chunk["usage"] = usage
+        if usage is not None:
+            chunk["timings"] = self._timings()
         return encode_event(orjson.dumps(chunk))
 
     def _delta(self, index: int, delta: dict[str, str], finish: Finish | None) -> dict[str, Any]:
@@ -120,6 +125,12 @@ class Answer:
             message = {"role": "assistant", "content": text, "refusal": None}
             return {"index": index, kind: message, "logprobs": None, "finish_reason": finish}
         return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+
+    def _timings(self) -> dict[str, Any]:
+        """Return what the prompt took, without the wait for it, in the words of llama.cpp's server."""
+        cached = sum(choice.cached_tokens for choice in self._choices)
+        seconds = sum(choice.prefill_seconds for choice in self._choices)
+        return {"cache_n": cached, "prompt_n": self._prompt_tokens - cached, "prompt_ms": 1000 * seconds}
 
     def _usage(self) -> dict[str, Any]:
         answer = sum(choice.tokens for choice in self._choices)

@@ -189,6 +189,7 @@ class Engine:
             return
         self._failures = 0
         seconds = self._load.end_step()
+        step.charge(self._load.cost, seconds)
         outputs = self._scheduler.complete(step, sampled)
         self._steps += 1
         self._publish()

@@ -133,7 +133,8 @@ class Scheduler:
             sequence.tokens.append(token)
             finish = sequence.finish_of(token)
             cached = sequence.cached_tokens or 0
-            outputs.append(Output(sequence.id, token, finish, cached, sequence.evicted_tokens))
+            evicted, seconds = sequence.evicted_tokens, sequence.prefill_seconds
+            outputs.append(Output(sequence.id, token, finish, cached, evicted, seconds))
             if finish:
                 self.drop(sequence.id)
         return outputs

@@ -28,7 +28,7 @@ class Sequence:
     `names` starts as the prompt's chain, named once, and grows as answer blocks fill; the first `named` of
     the blocks carry theirs in the pool. `keys` holds encoded keys by block index, `end_ids` the tokens that
     end an answer. `prefilling` lasts until all that is known is computed. `cached_tokens` is what the first
-    scheduling found in the pool, None before it; `evicted_tokens` as in Output.
+    scheduling found in the pool, None before it; `evicted_tokens` and `prefill_seconds` as in Output.
     """
 
     tokens: list[int]
@@ -45,6 +45,7 @@ class Sequence:
     named: int = 0
     cached_tokens: int | None = None
     evicted_tokens: int | None = None
+    prefill_seconds: float = 0.0
     blocks: list[Block] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
     preemptions: int = 0

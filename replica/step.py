@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from replica.batch import Batch
 from replica.load import PrefillShape
 from replica.sequence import Finish, Sequence
+from router.wire.report import PrefillCost
 
 
 @dataclass(slots=True)
@@ -31,7 +32,7 @@ class Output:
     """What a step brought one sequence. `token` is None where only the end is told.
 
     `cached_tokens` of its prompt were found in the pool, and `evicted_tokens` right behind them were there
-    once; None where nothing is kept.
+    once; None where nothing is kept. Computing the rest took `prefill_seconds`, the wait not counted.
     """
 
     id: int
@@ -39,6 +40,7 @@ class Output:
     finish: Finish | None
     cached_tokens: int = 0
     evicted_tokens: int | None = None
+    prefill_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,15 @@ class Step:
     sequences: tuple[Sequence, ...]
     prefill: PrefillShape
     decodes: int
+
+    def charge(self, cost: PrefillCost, seconds: float) -> None:
+        """Divide what the step took among the prompts it computed, in proportion to S of their parts."""
+        parts = []
+        for sequence, work in zip(self.sequences, self.batch.works, strict=True):
+            if sequence.sampled == 0:
+                until = work.start + len(work.token_ids)
+                part = PrefillShape.of(until, work.start, work.sample).seconds(cost)
+                parts.append((sequence, part))
+        total = sum(part for _, part in parts)
+        for sequence, part in parts:
+            sequence.prefill_seconds += seconds * part / total if total > 0 else 0.0
