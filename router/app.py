@@ -14,12 +14,17 @@ from aiohttp import web
 from router.config import RouterConfig
 from router.fleet.fleet import Fleet
 from router.fleet.members import DnsMembers, MemberSource, StaticMembers
+from router.gateway.debug import Debug
+from router.gateway.decide import Decider
 from router.gateway.gateway import Gateway
 from router.gateway.prepare import Preparer
 from router.gateway.relay import Relay
 from router.gateway.upstream import Upstream
+from router.observe.decisions import Decisions
 from router.observe.ledger import Ledger
 from router.observe.metrics import RouterMetrics
+from router.observe.shadow import Shadow, Shadows
+from router.observe.witness import Witness
 from router.policies import load_policy
 from router.settings import start_log
 from router.wire.http_server import JsonErrorRunner
@@ -54,17 +59,25 @@ class Router:
             self._metrics,
             monotonic,
         )
+        shadows = _shadows(config, self._metrics)
+        decisions = Decisions(config.observe.explained_requests) if config.observe.explain else None
+        later = asyncio.get_running_loop().call_soon
+        witness = Witness(policy, config.policy.name, shadows, decisions, later)
+        decider = Decider(config, self.fleet, policy, self._metrics)
         relay = Relay(
             self.fleet,
             self._upstream,
-            policy.commit,
+            witness,
             config.policy.name,
             config.limits,
             config.observe,
             self._metrics,
         )
         ledger = Ledger(self._metrics, config.observe.access_log)
-        self._gateway = Gateway(config, self.fleet, self.preparer, policy, relay, ledger, self._metrics)
+        debug = Debug(config, self.preparer, decider, witness, decisions, shadows)
+        self._gateway = Gateway(
+            config, self.fleet, self.preparer, decider, relay, witness, ledger, self._metrics, debug
+        )
         self._runner = JsonErrorRunner(
             self._gateway.application(),
             access_log=None,
@@ -103,6 +116,15 @@ class Router:
         await self._control.close()
         await self._upstream.close()
         self.preparer.close()
+
+
+def _shadows(config: RouterConfig, metrics: RouterMetrics) -> Shadows:
+    return Shadows(
+        [
+            Shadow(one.name, one.policy, load_policy(one.policy, one.options), one.sample_share, metrics)
+            for one in config.observe.shadow
+        ]
+    )
 
 
 def _sources(config: RouterConfig) -> list[MemberSource]:

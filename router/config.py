@@ -168,6 +168,23 @@ class LimitOptions(Options):
     tokenizer_threads: int = Field(2, ge=1, le=64, description="Tokenising releases the GIL; a core each.")
 
 
+class ShadowOptions(Options):
+    """One policy that ranks live traffic without acting."""
+
+    name: str = Field(pattern=NAME_PATTERN, description="What its figures go by.")
+    policy: str = Field(
+        min_length=1, max_length=200, description="A policy, or a dotted module name; as for the acting one."
+    )
+    options: Mapping[str, Any] = Field({}, description="The policy's Config.")
+    sample_share: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Share of conversations it sees, all their turns: enough for a verdict within a day at a"
+        " twentieth of the cost.",
+    )
+
+
 class ObserveOptions(Options):
     """What is told."""
 
@@ -180,6 +197,24 @@ class ObserveOptions(Options):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Of the log on stderr."
     )
+    explain: bool = Field(
+        False,
+        description="Serve /debug/explain: where requests went and why, without their text. Off, as whoever"
+        " reaches the port could ask which prefixes are cached.",
+    )
+    explained_requests: int = Field(
+        1024, ge=1, le=65_536, description="How many of the last requests can be explained; 4 kB each."
+    )
+    shadow: tuple[ShadowOptions, ...] = Field(
+        (), max_length=16, description="Policies in shadow, reported by /debug/shadow and in metrics."
+    )
+
+    @field_validator("shadow")
+    @classmethod
+    def _names_differ(cls, shadow: tuple[ShadowOptions, ...]) -> tuple[ShadowOptions, ...]:
+        if len({one.name for one in shadow}) != len(shadow):
+            raise ValueError("shadows must have different names")
+        return shadow
 
 
 class SessionOptions(Options):

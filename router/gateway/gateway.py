@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from time import monotonic, perf_counter, time
+from time import monotonic, time
 
 from aiohttp import web
 
 from router.config import RouterConfig
 from router.fleet.fleet import Fleet
+from router.gateway.debug import Debug
+from router.gateway.decide import Decider
 from router.gateway.headers import REQUEST_ID_HEADER, request_id_of
 from router.gateway.prepare import READERS, Prepared, Preparer
 from router.gateway.relay import Relay
 from router.observe.ledger import Ledger, Outcome
 from router.observe.metrics import RouterMetrics
-from router.placement.ask import Ranking
-from router.placement.policy import Policy
+from router.observe.witness import Decision, Witness
 from router.wire.errors import ApiError, Source, error_body
 from router.wire.intake import read_body
 
@@ -35,18 +36,22 @@ class Gateway:
         config: RouterConfig,
         fleet: Fleet,
         preparer: Preparer,
-        policy: Policy,
+        decider: Decider,
         relay: Relay,
+        witness: Witness,
         ledger: Ledger,
         metrics: RouterMetrics,
+        debug: Debug,
     ) -> None:
         self._config = config
         self._fleet = fleet
         self._preparer = preparer
-        self._policy = policy
+        self._decider = decider
         self._relay = relay
+        self._witness = witness
         self._ledger = ledger
         self._metrics = metrics
+        self._debug = debug
         self._held = 0
         self.draining = False
 
@@ -64,6 +69,7 @@ class Gateway:
         application.router.add_get("/healthz", self.healthz)
         application.router.add_get("/readyz", self.readyz)
         application.router.add_get("/metrics", self.metrics)
+        self._debug.add_to(application.router)
         return application
 
     async def infer(self, request: web.Request) -> web.StreamResponse:
@@ -76,6 +82,7 @@ class Gateway:
             client_retry=_digits(request.headers.get("x-stainless-retry-count", "0")),
         )
         self._held += 1
+        decision: Decision | None = None
         try:
             if self._held > self._config.limits.in_flight:
                 raise ApiError(
@@ -87,7 +94,8 @@ class Gateway:
             prepared = await self._preparer.prepare(request.path, raw, session)
             outcome.model, outcome.tier = prepared.ask.model, prepared.tier
             outcome.prompt_tokens = prepared.ask.prompt_tokens
-            return await self._relay.run(request, prepared, self._decide(prepared), outcome)
+            decision = self._decide(prepared, outcome)
+            return await self._relay.run(request, prepared, decision, outcome)
         except ApiError as error:
             outcome.status = error.status
             if outcome.replica:
@@ -104,33 +112,14 @@ class Gateway:
         finally:
             self._held -= 1
             outcome.total_seconds = monotonic() - started
+            if decision is not None:
+                self._witness.ended(decision, outcome)
             self._ledger.enter(outcome)
 
-    def _decide(self, prepared: Prepared) -> Ranking:
-        """Rank the replicas that serve the model; ApiError where there is none."""
-        model = prepared.ask.model
+    def _decide(self, prepared: Prepared, outcome: Outcome) -> Decision:
         now = monotonic()
-        view = self._fleet.view(model, now)
-        if not len(view):
-            known = self._fleet.known_models()
-            if known and model not in known and model not in self._config.models:
-                raise ApiError(
-                    404,
-                    f"the model {model[:200]!r} does not exist; there are: {', '.join(known[:50])}",
-                    code="model_not_found",
-                    param="model",
-                )
-            raise ApiError(
-                503,
-                "no replica can serve this model now",
-                source=Source.ROUTER,
-                code="no_replica",
-                retry_after_seconds=2,
-            )
-        before = perf_counter()
-        ranking = self._policy.rank(prepared.ask, view, now)
-        self._metrics.decision.observe(perf_counter() - before)
-        return ranking
+        view, ranking = self._decider.decide(prepared.ask, now)
+        return self._witness.decided(prepared.ask, view, ranking, now, outcome, prepared.prompts)
 
     async def models(self, request: web.Request) -> web.Response:
         """List the models that routable replicas serve."""

@@ -40,13 +40,14 @@ READERS: Mapping[str, ReadPrompt] = {
 class Prepared:
     """A request ready to be decided: the ask, how it was named, and the body to send.
 
-    `choices` is how many answers a stream must bring to its end; `usage_asked` is true where the router
-    asked for the usage of a stream, which the client did not.
+    `prompts` is how many prompts it holds, and `choices` how many answers a stream must bring to its end;
+    `usage_asked` is true where the router asked for the usage of a stream, which the client did not.
     """
 
     ask: Ask
     tier: str
     body: bytes
+    prompts: int
     choices: int
     usage_asked: bool
 
@@ -100,7 +101,9 @@ class Preparer:
             session=_session_key(session),
         )
         sent, usage_asked = _ask_for_usage(raw, body) if body.get("stream") is True else (raw, False)
-        return Prepared(ask, tier, sent, _choices(body), usage_asked)
+        prompts, n = _prompts(body), body.get("n")
+        choices = prompts * (n if isinstance(n, int) and n > 0 else 1)
+        return Prepared(ask, tier, sent, prompts, choices, usage_asked)
 
     def _name(self, prompt: CanonicalPrompt, size: int) -> tuple[Chain, str]:
         """Return the chain and the tier. The tier depends on the request alone, so that routers agree."""
@@ -114,11 +117,9 @@ class Preparer:
         return self._by_bytes.chain(prompt), "bytes"
 
 
-def _choices(body: Mapping[str, Any]) -> int:
-    """Return how many answers are asked for: n for each prompt."""
-    n, prompt = body.get("n"), body.get("prompt")
-    prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
-    return prompts * (n if isinstance(n, int) and n > 0 else 1)
+def _prompts(body: Mapping[str, Any]) -> int:
+    prompt = body.get("prompt")
+    return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
 
 
 def _session_key(session: str | None) -> bytes | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from time import monotonic
 
 import aiohttp
@@ -20,24 +19,23 @@ from router.gateway.prepare import Prepared
 from router.gateway.upstream import Refused, Silent, Upstream, UpstreamError, Vanished
 from router.observe.ledger import Outcome
 from router.observe.metrics import RouterMetrics
-from router.placement.ask import Ask, Choice, Ranking
+from router.observe.witness import Decision, Witness
+from router.placement.ask import Choice
 from router.wire.errors import RAN_HEADER, ApiError, Source
 from router.wire.report import ORCA_HEADER, LoadReport
-
-Commit = Callable[[Ask, Choice, float], None]
 
 # Back-pressure: the replica did not take the request, so another may.
 _TURNED_AWAY = (429, 503)
 
 
 class Relay:
-    """Dispatches requests. `commit` is told of each that a replica accepted."""
+    """Dispatches requests. The witness is told of each that a replica accepted."""
 
     def __init__(
         self,
         fleet: Fleet,
         upstream: Upstream,
-        commit: Commit,
+        witness: Witness,
         policy_name: str,
         limits: LimitOptions,
         observe: ObserveOptions,
@@ -45,18 +43,18 @@ class Relay:
     ) -> None:
         self._fleet = fleet
         self._upstream = upstream
-        self._commit = commit
+        self._witness = witness
         self._policy_name = policy_name
         self._limits = limits
         self._observe = observe
         self._metrics = metrics
 
     async def run(
-        self, request: web.Request, prepared: Prepared, ranking: Ranking, outcome: Outcome
+        self, request: web.Request, prepared: Prepared, decision: Decision, outcome: Outcome
     ) -> web.StreamResponse:
         """Answer the request; ApiError where no replica does."""
         headers = towards_replica(request.headers, request.remote, outcome.request_id)
-        to_try = deque(ranking[: self._limits.attempts])
+        to_try = deque(decision.ranking[: self._limits.attempts])
         ran_once = fresh = False
         while to_try:
             choice = to_try.popleft()
@@ -78,12 +76,15 @@ class Relay:
                         ran_once = ran_once or ran
                         self._note_failover(choice, str(answer.status))
                         continue
-                    return await self._pass_on(request, prepared, choice, replica, lease, answer, outcome)
+                    return await self._pass_on(
+                        request, prepared, decision, choice, replica, lease, answer, outcome
+                    )
                 finally:
                     # Wholly read, the connection is back in the pool already; else nobody wants the rest.
                     answer.close()
             except Refused as error:
                 replica.health.unreachable()
+                decision.not_reached(choice.name)
                 self._note_failover(choice, "refused")
                 if not to_try:
                     raise _no_answer(error, outcome) from error
@@ -99,6 +100,7 @@ class Relay:
                     fresh = True
                     continue
                 replica.health.unreachable()
+                decision.not_reached(choice.name)
                 if not to_try:
                     raise _no_answer(error, outcome) from error
             except UpstreamError as error:
@@ -113,6 +115,7 @@ class Relay:
         self,
         request: web.Request,
         prepared: Prepared,
+        decision: Decision,
         choice: Choice,
         replica: Replica,
         lease: Lease,
@@ -121,14 +124,18 @@ class Relay:
     ) -> web.StreamResponse:
         now = monotonic()
         outcome.status = upstream.status
+        if replica.state is not None:
+            outcome.block_tokens = replica.state.chain.block_tokens
         if upstream.status < 400:
-            self._commit(prepared.ask, choice, now)
+            self._witness.accepted(decision, choice, now)
 
         def on_bytes() -> None:
             replica.health.heard(monotonic())
             if outcome.first_byte_seconds is None:
                 replica.load.began(lease)
-                outcome.first_byte_seconds = monotonic() - outcome.arrived_at
+                began_at = monotonic()
+                outcome.first_byte_seconds = began_at - outcome.arrived_at
+                self._witness.began(decision, began_at)
 
         headers = self._own_headers(prepared, choice, outcome)
         answer = Answer(upstream, self._limits, headers, prepared.choices, on_bytes)
@@ -153,9 +160,13 @@ class Relay:
         return response
 
     def _read(self, answer: Answer, outcome: Outcome) -> None:
-        outcome.hit_tokens = answer.reader.cached_tokens
-        if answer.reader.prompt_tokens is not None:
-            outcome.prompt_tokens = answer.reader.prompt_tokens
+        reader = answer.reader
+        if reader.prompt_tokens is not None:
+            outcome.prompt_tokens = reader.prompt_tokens
+        outcome.evicted_tokens = reader.evicted_tokens
+        if reader.cached_tokens is not None:
+            # Never more than the prompt, or what was not hit would not add up.
+            outcome.hit_tokens = min(reader.cached_tokens, outcome.prompt_tokens)
 
     def _own_headers(self, prepared: Prepared, choice: Choice, outcome: Outcome) -> CIMultiDict[str]:
         headers = CIMultiDict({REQUEST_ID_HEADER: outcome.request_id})

@@ -20,6 +20,7 @@ class AnswerReader:
         """`choices` is how many answers must end before all is told."""
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
+        self.evicted_tokens: int | None = None
         self.done = False
         self.failed = False
         self._choices = choices
@@ -67,7 +68,10 @@ class AnswerReader:
             return False
         self.prompt_tokens = _count(usage.get("prompt_tokens"))
         details = usage.get("prompt_tokens_details")
-        self.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+        if not isinstance(details, dict):
+            details = {}
+        self.cached_tokens = _count(details.get("cached_tokens"))
+        self.evicted_tokens = _count(details.get("evicted_tokens"))
         return True
 
 

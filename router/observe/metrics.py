@@ -24,6 +24,11 @@ class RouterMetrics:
         self.hit_tokens = self._counter(
             "hit_tokens", "Prompt tokens that the replica reported as cached.", by_replica
         )
+        self.uncached_tokens = self._counter(
+            "uncached_tokens",
+            "Prompt tokens not served from cache, by why; they add up to prompt less hit tokens.",
+            ("replica", "cause"),
+        )
         self.unreported = self._counter(
             "hit_unreported", "Answers whose cached tokens the replica did not report.", by_replica
         )
@@ -58,6 +63,31 @@ class RouterMetrics:
             by_replica,
         )
 
+        by_shadow, by_course = ("shadow",), ("shadow", "course")
+        self.shadow_ranked = self._counter(
+            "shadow_requests", "Sampled requests that a shadow policy ranked.", by_shadow
+        )
+        self.shadow_agreed = self._counter(
+            "shadow_agreements", "Of these, where it chose as the acting policy did.", by_shadow
+        )
+        self.shadow_errors = self._counter("shadow_errors", "Times that a shadow policy failed.", by_shadow)
+        self.shadow_skipped = self._counter(
+            "shadow_skipped", "Sampled requests that a shadow had no time left for.", by_shadow
+        )
+        self.shadow_prompt_tokens = self._counter(
+            "shadow_prompt_tokens", "Prompt tokens of the requests that a shadow ranked.", by_shadow
+        )
+        # The course says whose choices were followed: the shadow's or, for comparison, the acting policy's.
+        self.shadow_hit_tokens = self._counter(
+            "shadow_hit_tokens", "Of these, estimated hits had all gone one policy's way.", by_course
+        )
+        self.shadow_moved = self._counter(
+            "shadow_moved_turns", "Turns that would have left their conversation's replica.", by_course
+        )
+        self.shadow_busiest = self._gauge(
+            "shadow_busiest_share", "The busiest replica's share of the computing then.", by_course
+        )
+
     def forget_gauges(self, replica: str) -> None:
         """Drop the gauges of a replica that left."""
         for gauge in (
@@ -76,6 +106,7 @@ class RouterMetrics:
             self.prompt_tokens,
             self.expected_tokens,
             self.hit_tokens,
+            self.uncached_tokens,
             self.unreported,
             self.failovers,
             self.ttft,

@@ -1,0 +1,80 @@
+"""Debug: endpoints that explain decisions and report on shadows. They tell names and numbers, never text."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import orjson
+from aiohttp import web
+
+from router.config import RouterConfig
+from router.gateway.decide import Decider
+from router.gateway.prepare import Preparer
+from router.observe.decisions import Decisions
+from router.observe.explain import explanation
+from router.observe.shadow import Shadows
+from router.observe.witness import Witness
+from router.wire.body import parse_body
+from router.wire.errors import ApiError
+from router.wire.intake import read_body
+
+_CHAT, _COMPLETION = "/v1/chat/completions", "/v1/completions"
+
+
+class Debug:
+    """Handlers under /debug, there only where the options say so."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        preparer: Preparer,
+        decider: Decider,
+        witness: Witness,
+        decisions: Decisions | None,
+        shadows: Shadows,
+    ) -> None:
+        self._config = config
+        self._preparer = preparer
+        self._decider = decider
+        self._witness = witness
+        self._decisions = decisions
+        self._shadows = shadows
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add what is turned on to the application's routes."""
+        if self._decisions is not None:
+            router.add_post("/debug/explain", self.explain_body)
+            router.add_get("/debug/explain/{request_id}", self.explain_request)
+        if len(self._shadows):
+            router.add_get("/debug/shadow", self.shadow)
+
+    async def explain_body(self, request: web.Request) -> web.Response:
+        """Rank for a request's body as if it had come in now. Nothing is sent, and nothing remembered."""
+        limits = self._config.limits
+        raw = await read_body(request, limits.body_bytes, limits.body_seconds)
+        path = _CHAT if "messages" in parse_body(raw) else _COMPLETION
+        session = request.headers.get(self._config.sessions.header)
+        prepared = await self._preparer.prepare(path, raw, session)
+        now = monotonic()
+        view, ranking = self._decider.rank(prepared.ask, now)
+        record = self._witness.explain(prepared.ask, prepared.tier, view, ranking, now)
+        return _json(explanation(record))
+
+    async def explain_request(self, request: web.Request) -> web.Response:
+        """Explain one of the last requests, by its id."""
+        found = self._decisions.find(request.match_info["request_id"]) if self._decisions else None
+        if found is None:
+            raise ApiError(
+                404,
+                f"no such request among the last {self._config.observe.explained_requests}",
+                code="request_not_found",
+            )
+        return _json(explanation(found))
+
+    async def shadow(self, request: web.Request) -> web.Response:
+        """Report on the shadow policies."""
+        return _json({"acting": self._config.policy.name, "shadows": self._shadows.report()})
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json")

@@ -1,0 +1,98 @@
+"""Decisions: what was known and chosen for each of the last requests. Keeps numbers and names, never text."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router.observe.ledger import Outcome
+from router.observe.sightings import Sight
+from router.placement.ask import Ask, Choice, Ranking
+
+# A large fleet's ranking is kept to this place; failover never walks further.
+KEPT_CHOICES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A choice, and what the replica's digest said (tokens; None where that was not known)."""
+
+    choice: Choice
+    told_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One decision. `at` is the time of day in seconds; `outcome` is None where nothing was dispatched.
+
+    `blocks` of `block_tokens` are the prompt's chain (0 of it where it could not be named), and `seen_tokens`
+    of it had been computed somewhere before, as far as this router knows.
+    """
+
+    at: float
+    policy: str
+    model: str
+    tier: str
+    prompt_tokens: int
+    preamble_tokens: int
+    blocks: int
+    block_tokens: int
+    seen_tokens: int
+    replicas: int
+    ranked: Sequence[Ranked]
+    outcome: Outcome | None = None
+
+
+def record_of(
+    ask: Ask,
+    tier: str,
+    sight: Sight,
+    ranking: Ranking,
+    policy: str,
+    at: float,
+    *,
+    outcome: Outcome | None = None,
+    keep: int = KEPT_CHOICES,
+) -> Record:
+    """Make the record of a ranking, to its first `keep` places."""
+    chain = ask.chain
+    return Record(
+        at=at,
+        policy=policy,
+        model=ask.model,
+        tier=tier,
+        prompt_tokens=ask.prompt_tokens,
+        preamble_tokens=chain.preamble_tokens if chain else 0,
+        blocks=len(chain.names) if chain else 0,
+        block_tokens=chain.block_tokens if chain else 0,
+        seen_tokens=sight.seen_tokens,
+        replicas=len(ranking),
+        ranked=tuple(Ranked(choice, sight.told_by(choice.name)) for choice in ranking[:keep]),
+        outcome=outcome,
+    )
+
+
+class Decisions:
+    """The records of the last `limit` requests, by request id; of two with one id the newer is found."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._order: deque[tuple[str, Record]] = deque()
+        self._by_id: dict[str, Record] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def keep(self, request_id: str, record: Record) -> None:
+        """Keep a record, forgetting the oldest beyond the limit."""
+        self._order.append((request_id, record))
+        self._by_id[request_id] = record
+        if len(self._order) > self._limit:
+            oldest, gone = self._order.popleft()
+            if self._by_id[oldest] is gone:
+                del self._by_id[oldest]
+
+    def find(self, request_id: str) -> Record | None:
+        """Return the record of a request, None where it is not among the last."""
+        return self._by_id.get(request_id)

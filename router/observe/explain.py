@@ -1,0 +1,88 @@
+"""Explain: a decision as JSON, with the words that say why one replica was chosen and the next was not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from router.observe.decisions import Ranked, Record
+from router.observe.ledger import Outcome
+from router.placement.ask import Choice
+
+
+def explanation(record: Record) -> dict[str, Any]:
+    """Return all that is known of a decision; `outcome` is null until a replica has answered."""
+    first, second = (*record.ranked, None, None)[:2]
+    return {
+        "at": record.at,
+        "policy": record.policy,
+        "model": record.model,
+        "tier": record.tier,
+        "prompt_tokens": record.prompt_tokens,
+        "preamble_tokens": record.preamble_tokens,
+        "blocks": record.blocks,
+        "block_tokens": record.block_tokens,
+        "seen_tokens": record.seen_tokens,
+        "replicas": record.replicas,
+        "ranking": [_ranked(place, one) for place, one in enumerate(record.ranked, 1)],
+        "chosen": first.choice.name if first else None,
+        "runner_up": second.choice.name if second else None,
+        "why": why(first.choice, second.choice) if first and second else "there was no other replica",
+        "outcome": _outcome(record, record.outcome) if record.outcome and record.outcome.status else None,
+    }
+
+
+def why(chosen: Choice, runner_up: Choice) -> str:
+    """Say in one sentence what tipped the scales."""
+    wait = runner_up.wait_seconds - chosen.wait_seconds
+    prefill = runner_up.prefill_seconds - chosen.prefill_seconds
+    hit = chosen.expected_tokens - runner_up.expected_tokens
+    parts = [
+        f"waits {_milliseconds(wait)} {'longer' if wait > 0 else 'less'}" if _tells(wait) else "",
+        f"computes {_milliseconds(prefill)} {'longer' if prefill > 0 else 'less'}" if _tells(prefill) else "",
+        f"is expected to hold {abs(hit)} tokens {'less' if hit > 0 else 'more'}" if hit else "",
+    ]
+    told = ", ".join(part for part in parts if part) or "is predicted alike"
+    if wait + prefill > 0 or not _tells(wait + prefill):
+        return f"{runner_up.name} {told}"
+    # Predicted faster, and yet second: what the policy prefers beside time decided.
+    return f"{runner_up.name} {told}, but {chosen.name} is preferred ({chosen.reason or 'by the policy'})"
+
+
+def _ranked(place: int, one: Ranked) -> dict[str, Any]:
+    choice = one.choice
+    return {
+        "place": place,
+        "replica": choice.name,
+        "expected_tokens": choice.expected_tokens,
+        "digest_tokens": one.told_tokens,
+        "wait_seconds": choice.wait_seconds,
+        "prefill_seconds": choice.prefill_seconds,
+        "score": choice.score,
+        "reason": choice.reason,
+    }
+
+
+def _outcome(record: Record, outcome: Outcome) -> dict[str, Any]:
+    served = next((one.choice for one in record.ranked if one.choice.name == outcome.replica), None)
+    return {
+        "request_id": outcome.request_id,
+        "replica": outcome.replica or None,
+        "status": outcome.status,
+        "result": outcome.result,
+        "attempts": outcome.attempts,
+        "prompt_tokens": outcome.prompt_tokens,
+        "expected_tokens": outcome.expected_tokens,
+        "hit_tokens": outcome.hit_tokens,
+        "predicted_seconds": served.wait_seconds + served.prefill_seconds if served else None,
+        "first_byte_seconds": outcome.first_byte_seconds,
+        "total_seconds": outcome.total_seconds,
+        "misses": outcome.misses.to_json() if outcome.misses else None,
+    }
+
+
+def _tells(seconds: float) -> bool:
+    return abs(seconds) >= 0.0005
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{abs(seconds) * 1000:,.0f} ms"
