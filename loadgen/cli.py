@@ -12,10 +12,14 @@ import click
 _COMMANDS = {
     "ceiling": "Tell the hit ratio that any cache could reach on a request log or a trace.",
     "demo": "Show what prefix affinity gives: a real model, three replicas, two policies.",
+    "explain": "Tell where a router sends a request, and why it missed what it missed.",
+    "gate": "Hold a live address to the hit ratio that it had.",
     "lint": "Tell which places of a log's prompts keep them from sharing, and at what cost.",
     "load": "Drive a workload against an OpenAI-compatible address and report on it.",
+    "replay": "Drive a trace against a live fleet, beside what the simulator says of it.",
     "replica": "Run one replica.",
     "router": "Run the router.",
+    "shadow": "Tell what a router's policies in shadow would have done.",
     "trace": "Generate traces of requests, import them from logs, and tell what one is like.",
     "up": "Run a whole fleet on this machine until Ctrl-C.",
 }
