@@ -2,7 +2,8 @@
 
 Equal replicas learn unequal costs, each from what else its machine happened to do, and would be loaded
 unequally for it; a truly slower one must be believed. So each is judged to be either like the fleet, or of
-a speed of its own, by how far it is off against how sure its account is.
+a speed of its own, by how far it is off against how sure its account is. In the same way, what a replica
+publishes is held against what its prefills were observed to take.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class _Published:
 
 @dataclass(slots=True)
 class _Member:
-    """One replica: what it publishes, or else what is fitted to observations of it."""
+    """One replica: what it publishes, and what is fitted to observations of it."""
 
     priced: Priced
     model: str
@@ -78,15 +79,22 @@ class _Member:
     published: _Published | None = None
     error: PrefillError | None = None
 
-    def account(self, features: Sequence[float]) -> tuple[PrefillCost, float]:
+    def account(self, features: Sequence[float], unlike_ratio: float) -> tuple[PrefillCost, float]:
         """Return its own S, and the variance of the logarithm of it; infinite where nothing is known."""
-        if self.published is not None:
-            own, variance = PrefillCost(*self.published.mean), self.published.spread / self.published.news
-        elif self.fit.observations:
-            own, variance = self.fit.cost, self.fit.variance(features)
-        else:
-            return self.fit.cost, inf
-        return own, variance + _LEAST_DEVIATION**2
+        seen = inf
+        if self.fit.observations:
+            seen = self.fit.variance(features) + _LEAST_DEVIATION**2
+        if self.published is None:
+            return self.fit.cost, seen
+        told = PrefillCost(*self.published.mean)
+        variance = self.published.spread / self.published.news + _LEAST_DEVIATION**2
+        if seen == inf:
+            return told, variance
+        belief = _belief(told, self.fit.cost, features, variance + seen, unlike_ratio)
+        # Where they agree both count, each by how sure it is; where not, what was seen.
+        both = _between(told, self.fit.cost, variance / (variance + seen))
+        joint = variance * seen / (variance + seen)
+        return _between(both, self.fit.cost, belief), joint + belief * (seen - joint)
 
 
 @dataclass(slots=True)
@@ -148,11 +156,15 @@ class Calibration:
         group = self._groups[member.model]
         if member.published is None:
             member.published = _Published(cost, list(_values(cost)))
+            if not member.fit.observations:
+                member.fit = self._fit(cost)
+            # The first account of a replica never waits for others' news.
+            group.news = len(group.members)
         elif member.published.newest == cost:
             return
         else:
             member.published.take(cost, group.features)
-        self._news(group, member)
+        self._news(group)
 
     def observed(self, number: int, prompt_tokens: int, hit_tokens: int, seconds: float) -> None:
         """Take in how long a prefill took, of which `hit_tokens` were cached; nonsense is ignored."""
@@ -165,9 +177,8 @@ class Calibration:
             old + _FEATURES_GAIN * (new - old) for old, new in zip(group.features, features, strict=True)
         )
         member.error = _averaged(member.error, seconds_of(member.used, features) / seconds - 1.0)
-        if member.published is None:
-            member.fit.observe(features, seconds)
-            self._news(group, member)
+        member.fit.observe(features, seconds)
+        self._news(group)
 
     def cost(self, number: int) -> PrefillCost:
         """Return S as it is used for a replica."""
@@ -181,16 +192,16 @@ class Calibration:
     def _enter(self, number: int, priced: Priced, model: str) -> None:
         group = self._groups.setdefault(model, _Group())
         start = group.fleet or self._start
-        options = self._options
-        fit = PrefillFit(start, options.memory_observations, options.noise_ratio)
-        member = self._members[number] = _Member(priced, model, fit, start)
+        member = self._members[number] = _Member(priced, model, self._fit(start), start)
         group.members[number] = member
         self._price(group, member)
 
-    def _news(self, group: _Group, member: _Member) -> None:
+    def _fit(self, start: PrefillCost) -> PrefillFit:
+        return PrefillFit(start, self._options.memory_observations, self._options.noise_ratio)
+
+    def _news(self, group: _Group) -> None:
         group.news += 1
         if group.news < len(group.members) and group.fleet is not None:
-            self._price(group, member)
             return
         group.news = 0
         self._settle(group)
@@ -199,7 +210,8 @@ class Calibration:
 
     def _settle(self, group: _Group) -> None:
         """Find the fleet's S: the mean of the accounts, by how sure they are and how near to their median."""
-        accounts = [member.account(group.features) for member in group.members.values()]
+        unlike = self._options.unlike_ratio
+        accounts = [member.account(group.features, unlike) for member in group.members.values()]
         told = [
             (own, variance, seconds)
             for own, variance in accounts
@@ -224,30 +236,40 @@ class Calibration:
         group.fleet_variance = sum(w * w * v for w, (_, v, _) in zip(weights, told, strict=True))
 
     def _price(self, group: _Group, member: _Member) -> None:
-        own, variance = member.account(group.features)
+        features, unlike = group.features, self._options.unlike_ratio
+        own, variance = member.account(features, unlike)
         fleet = group.fleet or self._start
-        mine, theirs = seconds_of(own, group.features), seconds_of(fleet, group.features)
-        belief = self._belief(mine / theirs, variance + group.fleet_variance) if theirs > 0 else 1.0
-        # S is linear in its coefficients: what lies between two sets of them lies between two S.
-        member.used = PrefillCost(
-            *(f + belief * (o - f) for f, o in zip(_values(fleet), _values(own), strict=True))
-        )
+        belief = _belief(fleet, own, features, variance + group.fleet_variance, unlike)
+        member.used = _between(fleet, own, belief)
         factor = 1.0
         if member.published is not None:
-            reported = seconds_of(member.published.newest, group.features)
-            factor = seconds_of(member.used, group.features) / reported if reported > 0 else 1.0
+            reported = seconds_of(member.published.newest, features)
+            factor = seconds_of(member.used, features) / reported if reported > 0 else 1.0
         member.priced(member.used, factor)
 
-    def _belief(self, ratio: float, variance: float) -> float:
-        """Return how much of a replica's difference to the fleet is taken for true, 0 to 1."""
-        if not (0 < ratio < inf and variance < inf):
-            return 0.0
-        apart = _APART**2
-        off = log(ratio) ** 2
-        prior = self._options.unlike_ratio
-        gain = 0.5 * off * (1.0 / variance - 1.0 / (variance + apart))
-        odds = prior / (1.0 - prior) * sqrt(variance / (variance + apart)) * exp(min(gain, 500.0))
-        return odds / (1.0 + odds) * apart / (apart + variance)
+
+def _belief(
+    like: PrefillCost, own: PrefillCost, features: Sequence[float], variance: float, unlike_ratio: float
+) -> float:
+    """Return how much of the difference of `own` to `like` is taken for true, 0 to 1.
+
+    Bayes' rule for two cases: both are the same, or they are _APART; `variance` is that of the logarithm of
+    their ratio, `unlike_ratio` how common the second case is.
+    """
+    mine, theirs = seconds_of(own, features), seconds_of(like, features)
+    if not (0 < mine < inf and 0 < theirs < inf and variance < inf):
+        return 0.0
+    apart = _APART**2
+    off = log(mine / theirs) ** 2
+    gain = 0.5 * off * (1.0 / variance - 1.0 / (variance + apart))
+    spread = sqrt(variance / (variance + apart))
+    odds = unlike_ratio / (1.0 - unlike_ratio) * spread * exp(min(gain, 500.0))
+    return odds / (1.0 + odds) * apart / (apart + variance)
+
+
+def _between(like: PrefillCost, own: PrefillCost, belief: float) -> PrefillCost:
+    """S is linear in its coefficients: what lies between two sets of them lies between two S."""
+    return PrefillCost(*(a + belief * (b - a) for a, b in zip(_values(like), _values(own), strict=True)))
 
 
 def _averaged(before: PrefillError | None, error: float) -> PrefillError:
