@@ -165,6 +165,8 @@ class Fleet:
         if plan.model_directory is not None:
             directory = _toml_text(str(plan.model_directory))
             arguments += _set(f"models.{_toml_text(plan.model)}.tokenizer_directory", directory)
+        # Open to this machine alone, so that `kvring explain` may ask.
+        arguments += _set("observe.explain", "true")
         return arguments + _set("limits.drain_seconds", "1", "limits.drain_notice_seconds", "0")
 
 

@@ -74,6 +74,7 @@ def _outcome(record: Record, outcome: Outcome) -> dict[str, Any]:
         "expected_tokens": outcome.expected_tokens,
         "hit_tokens": outcome.hit_tokens,
         "predicted_seconds": served.wait_seconds + served.prefill_seconds if served else None,
+        "streamed": outcome.streamed,
         "first_byte_seconds": outcome.first_byte_seconds,
         "total_seconds": outcome.total_seconds,
         "misses": outcome.misses.to_json() if outcome.misses else None,

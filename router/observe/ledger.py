@@ -35,6 +35,7 @@ class Outcome:
     evicted_tokens: int | None = None
     block_tokens: int = 0
     misses: Misses | None = None
+    streamed: bool = False
     first_byte_seconds: float | None = None
     total_seconds: float = 0.0
     client_retry: str = "0"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +24,7 @@ from router.placement.view import FleetView
 
 log = logging.getLogger("kvring.shadow")
 
-# All shadows together get this share of the time, and may save up so much: a slow one skips, nobody waits.
+# All shadows together get this share of the time, each its part, and may save up so much: a slow one skips.
 _TIME_SHARE = 0.05
 _MOST_SAVED_SECONDS = 0.25
 # Prompts without instructions ahead are told apart by so much of their beginning.
@@ -113,8 +114,7 @@ class Shadows:
         self._shadows = shadows
         self._widest = max((shadow.sample_share for shadow in shadows), default=0.0)
         self._clock = clock
-        self._saved = _MOST_SAVED_SECONDS
-        self._saved_at = clock()
+        self._time = {shadow.name: _Time(_TIME_SHARE / len(shadows), clock()) for shadow in shadows}
 
     def __len__(self) -> int:
         return len(self._shadows)
@@ -133,13 +133,13 @@ class Shadows:
             if point >= shadow.sample_share:
                 continue
             before = self._clock()
-            self._saved = min(_MOST_SAVED_SECONDS, self._saved + (before - self._saved_at) * _TIME_SHARE)
-            self._saved_at = before
-            if self._saved <= 0:
+            time = self._time[shadow.name]
+            if not time.left(before):
                 shadow.skip()
-            elif (choice := shadow.rank(ask, fleet, now)) is not None:
+                continue
+            if (choice := shadow.rank(ask, fleet, now)) is not None:
                 choices[shadow.name] = choice
-            self._saved -= self._clock() - before
+            time.saved -= self._clock() - before
         return choices
 
     def accepted(
@@ -153,6 +153,21 @@ class Shadows:
     def report(self) -> list[dict[str, Any]]:
         """Return the figures of each."""
         return [shadow.report() for shadow in self._shadows]
+
+
+@dataclass(slots=True)
+class _Time:
+    """A shadow's time: it grows by `share` of what passes, up to a limit, and shrinks by what it takes."""
+
+    share: float
+    at: float
+    saved: float = _MOST_SAVED_SECONDS
+
+    def left(self, now: float) -> bool:
+        """Say whether any is left now."""
+        self.saved = min(_MOST_SAVED_SECONDS, self.saved + (now - self.at) * self.share)
+        self.at = now
+        return self.saved > 0
 
 
 def conversation_of(ask: Ask) -> int:

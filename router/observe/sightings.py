@@ -23,7 +23,7 @@ _PREFIXES = 1 << 14
 _MOST_LIVES = 4096
 # A digest that is older says nothing of now: caches turn over in minutes.
 _DIGEST_SECONDS = 30.0
-# Data is looked up under other keys block by block up to here, then at depths that grow by a quarter.
+# Data is looked up under other keys block by block up to here, then at depths that grow by a quarter, and at its end.
 _DENSE_BLOCKS = 32
 
 _Marks = npt.NDArray[np.uint64]
@@ -228,4 +228,4 @@ def _data_depths(block_count: int) -> list[int]:
     depth = _DENSE_BLOCKS
     while (depth := depth + depth // 4) <= block_count:
         depths.append(depth)
-    return depths
+    return depths if depths[-1] == block_count else [*depths, block_count]

@@ -1,0 +1,30 @@
+"""`kvring shadow`: tells what a router's policies in shadow would have done."""
+
+from __future__ import annotations
+
+import click
+
+from loadgen.commands.fail import Failed
+
+
+@click.command("shadow")
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The router's address.")
+@click.option("--json", "as_json", is_flag=True, help="Print the router's answer as it is.")
+def command(url: str, as_json: bool) -> None:
+    """Compare the policies that a router runs in shadow with the one that acts, on the same sampled requests.
+
+    Hit ratios are estimates by one model for both: compare them with each other only.
+    """
+    import orjson
+    from rich.console import Console
+
+    from loadgen.explain import ExplainError, shadow_report, shadows
+
+    try:
+        told = shadow_report(url.rstrip("/"))
+    except ExplainError as error:
+        raise Failed(str(error)) from error
+    if as_json:
+        click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+    else:
+        Console().print(shadows(told))
