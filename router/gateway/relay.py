@@ -16,6 +16,7 @@ from router.fleet.replica import Replica
 from router.gateway.answer import Answer
 from router.gateway.headers import REQUEST_ID_HEADER, towards_replica
 from router.gateway.prepare import Prepared
+from router.gateway.timing import prefill_seconds
 from router.gateway.upstream import Refused, Silent, Upstream, UpstreamError, Vanished
 from router.observe.ledger import Outcome
 from router.observe.metrics import RouterMetrics
@@ -124,6 +125,7 @@ class Relay:
     ) -> web.StreamResponse:
         now = monotonic()
         outcome.status = upstream.status
+        outcome.streamed = upstream.content_type == "text/event-stream"
         if replica.state is not None:
             outcome.block_tokens = replica.state.chain.block_tokens
         if upstream.status < 400:
@@ -157,7 +159,18 @@ class Relay:
             outcome.result = "replica_error"
         else:
             replica.health.answer_succeeded()
+            if prepared.choices == 1 and upstream.status == 200:
+                self._teach(replica, answer, lease, outcome)
         return response
+
+    def _teach(self, replica: Replica, answer: Answer, lease: Lease, outcome: Outcome) -> None:
+        """Let the fleet learn what this prefill took. Hits that are not told are taken as expected."""
+        first = outcome.first_byte_seconds
+        first_byte_at = outcome.arrived_at + first if outcome.streamed and first is not None else None
+        seconds = prefill_seconds(answer.reader, lease, replica.state is not None, first_byte_at)
+        if seconds is not None:
+            hit = outcome.expected_tokens if outcome.hit_tokens is None else outcome.hit_tokens
+            replica.computed(outcome.prompt_tokens, min(hit, outcome.prompt_tokens), seconds)
 
     def _read(self, answer: Answer, outcome: Outcome) -> None:
         reader = answer.reader

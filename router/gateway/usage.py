@@ -11,6 +11,8 @@ from router.wire.sse import event_data
 
 # A finish reason, usage or an error that is not null.
 _TELLING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[^n\s])')
+# Longer than any prefill.
+_LONGEST_MILLISECONDS = 1e8
 
 
 class AnswerReader:
@@ -21,6 +23,7 @@ class AnswerReader:
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.evicted_tokens: int | None = None
+        self.prefill_seconds: float | None = None
         self.done = False
         self.failed = False
         self._choices = choices
@@ -72,8 +75,16 @@ class AnswerReader:
             details = {}
         self.cached_tokens = _count(details.get("cached_tokens"))
         self.evicted_tokens = _count(details.get("evicted_tokens"))
+        timings = answer.get("timings")
+        self.prefill_seconds = _seconds(timings.get("prompt_ms")) if isinstance(timings, dict) else None
         return True
 
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
+
+
+def _seconds(milliseconds: object) -> float | None:
+    if isinstance(milliseconds, int | float) and 0 < milliseconds < _LONGEST_MILLISECONDS:
+        return milliseconds / 1000
+    return None
