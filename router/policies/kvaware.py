@@ -2,9 +2,11 @@
 
 Source: vllm-project/production-stack, src/vllm_router/routers/routing_logic.py (KvawareRouter, _qps_routing)
 and parsers/parser.py (defaults). The index is LMCache's controller, told by all replicas; here it is what
-replicas tell of their caches, exact in a simulation. Where the longest match leaves more than the threshold
-to compute, the request goes by its session on the ring, and without one to the replica that this router
-sent the fewest requests of late. Among equals the source takes the first of its list; here they fall by hash.
+replicas tell of their caches, exact in a simulation. Of several with an equal match the controller names the
+one that told of it first, always the same one: here the first by a hash of where the match ends. So a prefix
+that all share stays on one replica for good. Where the longest match leaves more than the threshold to
+compute, the request goes by its session on the ring, and without one to the replica that this router sent
+the fewest requests of late, of equals by hash.
 """
 
 from __future__ import annotations
@@ -57,11 +59,8 @@ class Policy:
         fallback = self._fallback(ask, fleet, now)
         matched = self._long_enough(ask, held)
         if matched:
-            ties = {place: -tie_break(ask.spread, name) for place, name in enumerate(fleet.names)}
-            most = int(held.max())
-            holders = [place for place in fallback if held[place] == most]
-            others = [place for place in fallback if held[place] != most]
-            order = [*sorted(holders, key=ties.__getitem__), *others]
+            first = self._first_holder(ask, fleet, held)
+            order = [first, *(place for place in fallback if place != first)]
         else:
             order = fallback
         wait = fleet.wait_seconds(now)
@@ -88,6 +87,14 @@ class Policy:
         while len(self._sent) > _MOST_SENT or now - self._sent[0][0] > self._config.window_seconds:
             self._counts[self._sent.popleft()[1]] -= 1
         self._counts = +self._counts
+
+    def _first_holder(self, ask: Ask, fleet: FleetView, held: Tokens) -> int:
+        """Return the place that holds most, of several always the same one."""
+        most = int(held.max())
+        block = ask.chain.block_tokens if ask.chain else 1
+        key = ask.key_at(most // block)
+        holders = [place for place in range(len(fleet)) if held[place] == most]
+        return max(holders, key=lambda place: tie_break(key, fleet.names[place]))
 
     def _long_enough(self, ask: Ask, held: Tokens) -> bool:
         longest = int(held.max())

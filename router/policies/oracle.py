@@ -33,7 +33,8 @@ class Policy:
         """Rank by time to first token, in seconds."""
         if not len(fleet):
             return ()
-        held = np.maximum(fleet.held_tokens(ask), 0)
+        # One token at least is always computed.
+        held = np.clip(fleet.held_tokens(ask), 0, max(0, ask.prompt_tokens - 1))
         wait = fleet.wait_seconds(now)
         prefill = fleet.prefill_seconds(ask.prompt_tokens, held)
         score = wait + prefill

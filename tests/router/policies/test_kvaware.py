@@ -24,6 +24,15 @@ def test_a_long_match_wins_over_any_load() -> None:
     assert (best.name, best.reason, best.expected_tokens) == ("replica-3", "match", 1024)
 
 
+def test_what_several_hold_alike_always_goes_to_the_same_one() -> None:
+    digests = {name: digest_of([ask_for(SHARED)], f"{name}:0") for name in names_of(4)[1:]}
+    fleet = changed(fleet_of(names_of(4)), digests=digests)
+    asks = [ask_for([*SHARED, *DRAW.choices(range(50_000), k=99)]) for _ in range(40)]
+    bests = {load_policy("kvaware").rank(ask, fleet, 0.0)[0].name for ask in asks}
+    assert len(bests) == 1
+    assert bests < set(digests)
+
+
 def test_beyond_the_threshold_a_match_counts_for_nothing() -> None:
     policy = load_policy("kvaware")
     rest = DRAW.choices(range(50_000), k=2001)
