@@ -25,7 +25,7 @@ class GateOptions(Options):
         5, ge=1, le=101, description="Their median counts: one run in two may be spoilt by other traffic."
     )
     tolerance: float = Field(
-        0.02,
+        0.03,
         ge=0,
         le=1,
         description="How far the median may be below the baseline's, as a part of all tokens.",
@@ -35,8 +35,13 @@ class GateOptions(Options):
         description="What keeps a run from hitting the one before: a first line of its own in the system "
         "prompt works everywhere; a cache_salt leaves prompts alone, where servers know it.",
     )
-    conversations: int = Field(4, ge=1, le=1000, description="Of the built-in cases; they share a prompt.")
-    turns: int = Field(4, ge=1, le=100, description="Of each conversation.")
+    conversations: int = Field(
+        8,
+        ge=1,
+        le=1000,
+        description="Of the built-in cases. Few tell little: replicas part them differently.",
+    )
+    turns: int = Field(6, ge=1, le=100, description="Of each conversation.")
     turn_tokens: int = Field(200, ge=1, le=100_000, description="Of new text in each turn.")
     system_tokens: int = Field(
         1500,

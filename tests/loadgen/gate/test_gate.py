@@ -37,20 +37,19 @@ def gate(url: str, *arguments: str) -> tuple[int, dict[str, Any], str]:
 
 async def test_a_live_fleet_is_held_to_its_own_baseline(tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
+    arguments = [*SMALL, "--conversations", "4", "--runs", "3", "--baseline", str(baseline)]
     async with live_fleet(2) as fleet:
         url = fleet.routers[0].address
-        code, written, _ = await gate_process(
-            url, *SMALL, "--runs", "3", "--baseline", str(baseline), "--write-baseline"
-        )
+        code, written, _ = await gate_process(url, *arguments, "--write-baseline")
         assert code == 0
         assert json.loads(baseline.read_text()) == written
-        # Every turn but a conversation's first finds its history, and those find the system prompt.
-        assert written["median"] > 0.6
+        # Every turn but a conversation's first finds its history; not one token of an earlier run is found.
+        assert written["median"] > 0.5
         assert written["requests"][0] == 0
         assert all(ratio > 0.5 for ratio in written["requests"][1:3])
-        code, held, _ = await gate_process(url, *SMALL, "--runs", "3", "--baseline", str(baseline))
+        # A run in which both replicas compute the shared prompt is a tenth below one in which one does.
+        code, held, _ = await gate_process(url, *arguments, "--tolerance", "0.15")
         assert (code, held["holds"]) == (0, True)
-        # Not one token of an earlier run is found: runs are alike, to what parting chats may spread.
         assert held["requests"][0] == 0
 
 
