@@ -150,7 +150,7 @@ class Policy:
         if tree is None:
             return 0
         depth = bisect_left(path, True, key=lambda step: step[0] not in tree.names)
-        return min(sum(tokens for _, tokens in path[:depth]), length - 1)
+        return min(sum(tokens for _, tokens in path[:depth]), max(0, length - 1))
 
     def _evict(self, replica: _Replica) -> None:
         """Forget the name that `replica` was sent longest ago; it is a leaf."""

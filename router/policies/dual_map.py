@@ -68,7 +68,9 @@ class Policy:
             return ()
         held = np.maximum(fleet.held_tokens(ask), 0)
         wait = fleet.wait_seconds(now)
-        prefill = fleet.prefill_seconds(ask.prompt_tokens, held)
+        # One token at least is always computed.
+        expected = np.minimum(held, max(0, ask.prompt_tokens - 1))
+        prefill = fleet.prefill_seconds(ask.prompt_tokens, expected)
         walk, pair = self._candidates(ask, fleet)
         pair, reason = self._compare(ask, fleet, pair, held, wait + prefill)
 
@@ -76,7 +78,7 @@ class Policy:
             return Choice(
                 fleet.names[place],
                 fleet.epochs[place],
-                int(held[place]),
+                int(expected[place]),
                 float(wait[place]),
                 float(prefill[place]),
                 reason if place in pair else "rest",

@@ -96,7 +96,9 @@ class Policy:
         active = self._active_tokens(ask, fleet, sent)
         cost = self._config.overlap_weight * to_prefill + active
         wait = fleet.wait_seconds(now)
-        prefill = fleet.prefill_seconds(ask.prompt_tokens, held)
+        # One token at least is always computed.
+        expected = np.minimum(held, max(0, ask.prompt_tokens - 1))
+        prefill = fleet.prefill_seconds(ask.prompt_tokens, expected)
 
         def order(place: int) -> tuple[float, int]:
             return float(cost[place]), -tie_break(ask.spread, fleet.names[place])
@@ -105,7 +107,7 @@ class Policy:
             return Choice(
                 fleet.names[place],
                 fleet.epochs[place],
-                int(held[place]),
+                int(expected[place]),
                 float(wait[place]),
                 float(prefill[place]),
                 "overlap" if held[place] else "load",

@@ -64,14 +64,16 @@ class Policy:
         else:
             order = fallback
         wait = fleet.wait_seconds(now)
-        prefill = fleet.prefill_seconds(ask.prompt_tokens, held)
+        # One token at least is always computed.
+        expected = np.minimum(held, max(0, ask.prompt_tokens - 1))
+        prefill = fleet.prefill_seconds(ask.prompt_tokens, expected)
         reason = "match" if matched else "rate" if ask.session is None else "session"
 
         def choice(place: int) -> Choice:
             return Choice(
                 fleet.names[place],
                 fleet.epochs[place],
-                int(held[place]),
+                int(expected[place]),
                 float(wait[place]),
                 float(prefill[place]),
                 reason,

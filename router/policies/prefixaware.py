@@ -74,7 +74,7 @@ class Policy:
             return not is_match(place), -tie_break(ask.spread, fleet.names[place])
 
         def choice(place: int) -> Choice:
-            tokens = min(depth * chunk_tokens, ask.prompt_tokens - 1) if is_match(place) else 0
+            tokens = min(depth * chunk_tokens, max(0, ask.prompt_tokens - 1)) if is_match(place) else 0
             return Choice(
                 fleet.names[place],
                 fleet.epochs[place],

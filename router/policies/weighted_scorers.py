@@ -53,7 +53,9 @@ class Policy:
         total: Floats = config.prefix_weight * self._prefix_scores(ask, held)
         total = total + config.queue_weight * _shortest(waiting) + config.usage_weight * free
         wait = fleet.wait_seconds(now)
-        prefill = fleet.prefill_seconds(ask.prompt_tokens, held)
+        # One token at least is always computed.
+        expected = np.minimum(held, max(0, ask.prompt_tokens - 1))
+        prefill = fleet.prefill_seconds(ask.prompt_tokens, expected)
 
         def order(place: int) -> tuple[float, int]:
             return -float(total[place]), -tie_break(ask.spread, fleet.names[place])
@@ -62,7 +64,7 @@ class Policy:
             return Choice(
                 fleet.names[place],
                 fleet.epochs[place],
-                int(held[place]),
+                int(expected[place]),
                 float(wait[place]),
                 float(prefill[place]),
                 "prefix" if held[place] else "load",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from types import ModuleType
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel, ConfigDict
 
 from router.placement.ask import Ask
-from router.placement.policy import Policy
-from router.placement.view import LoadView
+from router.placement.policy import Policy, Sees
+from router.placement.view import FleetView, LoadView
 from router.policies import PolicyError, load_policy, policy_names
-from tests.router.views import ask_for, fleet_of, interleaved_chats, names_of
+from tests.router.views import ask_for, digest_of, fleet_of, interleaved_chats, names_of
 
 POLICIES = policy_names()
 
@@ -28,11 +30,20 @@ def _asks() -> list[Ask]:
 def test_the_known_policies_are_there() -> None:
     assert set(POLICIES) >= {
         "affinity",
+        "cache_aware",
+        "chwbl",
+        "dual_map",
+        "kv_overlap",
+        "kvaware",
         "least_requests",
         "least_work",
+        "oracle",
+        "power_of_two",
         "prefix_ring",
+        "prefixaware",
         "round_robin",
         "session_ring",
+        "weighted_scorers",
     }
 
 
@@ -83,7 +94,32 @@ def test_prompts_without_a_key_spread_over_the_fleet(name: str) -> None:
     assert max(served.values()) <= 1.3 * 100
 
 
-@pytest.mark.parametrize("name", ["affinity", "least_work"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_copes_with_replicas_that_vanish_start_anew_and_tell_nothing(name: str) -> None:
+    policy = load_policy(name)
+    whole = fleet_of(names_of(5))
+    asks = _asks()
+    for ask in asks:
+        policy.commit(ask, policy.rank(ask, whole, 1.0)[0], 1.0)
+    rows = list(whole.replicas)
+    renewed = [replace(row, epoch="renewed") for row in rows]
+    told = {"replica-0": digest_of(asks, "renewed"), "replica-3": digest_of(asks[:9], "replica-3:0")}
+    for left in (rows[:2], rows[3:], [*renewed[:3], *rows[3:]], renewed[1:2]):
+        fleet = FleetView.of(left, whole.ring, 5, {key: (digest, 1.0) for key, digest in told.items()})
+        for ask in asks:
+            ranking = policy.rank(ask, fleet, 2.0)
+            assert sorted((one.name, one.epoch) for one in ranking) == [(row.name, row.epoch) for row in left]
+            assert all(0 <= choice.expected_tokens < max(ask.prompt_tokens, 1) for choice in ranking)
+            assert all(choice.wait_seconds >= 0 and choice.prefill_seconds >= 0 for choice in ranking)
+            policy.commit(ask, ranking[-1], 2.0)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_a_simulation_may_show_it_is_known(name: str) -> None:
+    assert getattr(load_policy(name), "sees", "reports") in get_args(Sees)
+
+
+@pytest.mark.parametrize("name", ["affinity", "least_work", "oracle"])
 def test_cold_prompts_avoid_a_busy_replica(name: str) -> None:
     policy = load_policy(name)
     loads = {"replica-0": LoadView(work_seconds=5.0, reported_at=0.0, waiting=50)}
