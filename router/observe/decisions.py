@@ -15,19 +15,11 @@ KEPT_CHOICES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """A choice, and what the replica's digest said (tokens; None where that was not known)."""
-
-    choice: Choice
-    told_tokens: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Record:
     """One decision. `at` is the time of day in seconds; `outcome` is None where nothing was dispatched.
 
-    `blocks` of `block_tokens` are the prompt's chain (0 of it where it could not be named), and `seen_tokens`
-    of it had been computed somewhere before, as far as this router knows.
+    `blocks` of `block_tokens` are the prompt's chain (0 where it could not be named); `choices` are the first
+    of `replicas` in the ranking.
     """
 
     at: float
@@ -38,9 +30,9 @@ class Record:
     preamble_tokens: int
     blocks: int
     block_tokens: int
-    seen_tokens: int
+    sight: Sight
     replicas: int
-    ranked: Sequence[Ranked]
+    choices: Sequence[Choice]
     outcome: Outcome | None = None
 
 
@@ -66,9 +58,9 @@ def record_of(
         preamble_tokens=chain.preamble_tokens if chain else 0,
         blocks=len(chain.names) if chain else 0,
         block_tokens=chain.block_tokens if chain else 0,
-        seen_tokens=sight.seen_tokens,
+        sight=sight,
         replicas=len(ranking),
-        ranked=tuple(Ranked(choice, sight.told_by(choice.name)) for choice in ranking[:keep]),
+        choices=ranking[:keep],
         outcome=outcome,
     )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from router.observe.decisions import Ranked, Record
+from router.observe.decisions import Record
 from router.observe.ledger import Outcome
 from router.placement.ask import Choice
 
 
 def explanation(record: Record) -> dict[str, Any]:
     """Return all that is known of a decision; `outcome` is null until a replica has answered."""
-    first, second = (*record.ranked, None, None)[:2]
+    first, second = (*record.choices, None, None)[:2]
     return {
         "at": record.at,
         "policy": record.policy,
@@ -21,12 +21,12 @@ def explanation(record: Record) -> dict[str, Any]:
         "preamble_tokens": record.preamble_tokens,
         "blocks": record.blocks,
         "block_tokens": record.block_tokens,
-        "seen_tokens": record.seen_tokens,
+        "seen_tokens": record.sight.seen_tokens,
         "replicas": record.replicas,
-        "ranking": [_ranked(place, one) for place, one in enumerate(record.ranked, 1)],
-        "chosen": first.choice.name if first else None,
-        "runner_up": second.choice.name if second else None,
-        "why": why(first.choice, second.choice) if first and second else "there was no other replica",
+        "ranking": [_ranked(record, place, one) for place, one in enumerate(record.choices, 1)],
+        "chosen": first.name if first else None,
+        "runner_up": second.name if second else None,
+        "why": why(first, second) if first and second else "there was no other replica",
         "outcome": _outcome(record, record.outcome) if record.outcome and record.outcome.status else None,
     }
 
@@ -48,13 +48,12 @@ def why(chosen: Choice, runner_up: Choice) -> str:
     return f"{runner_up.name} {told}, but {chosen.name} is preferred ({chosen.reason or 'by the policy'})"
 
 
-def _ranked(place: int, one: Ranked) -> dict[str, Any]:
-    choice = one.choice
+def _ranked(record: Record, place: int, choice: Choice) -> dict[str, Any]:
     return {
         "place": place,
         "replica": choice.name,
         "expected_tokens": choice.expected_tokens,
-        "digest_tokens": one.told_tokens,
+        "digest_tokens": record.sight.told_by(choice.name),
         "wait_seconds": choice.wait_seconds,
         "prefill_seconds": choice.prefill_seconds,
         "score": choice.score,
@@ -63,7 +62,7 @@ def _ranked(place: int, one: Ranked) -> dict[str, Any]:
 
 
 def _outcome(record: Record, outcome: Outcome) -> dict[str, Any]:
-    served = next((one.choice for one in record.ranked if one.choice.name == outcome.replica), None)
+    served = next((one for one in record.choices if one.name == outcome.replica), None)
     return {
         "request_id": outcome.request_id,
         "replica": outcome.replica or None,

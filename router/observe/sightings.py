@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ _PREFIXES = 1 << 14
 _MOST_LIVES = 4096
 # A digest that is older says nothing of now: caches turn over in minutes.
 _DIGEST_SECONDS = 30.0
-# Data is looked up under other keys block by block up to here, then at depths that grow by a quarter, and at its end.
+# Data is looked up under other keys block by block up to here, then at depths a quarter apart.
 _DENSE_BLOCKS = 32
 
 _Marks = npt.NDArray[np.uint64]
@@ -49,7 +50,12 @@ class Sight:
     @property
     def seen_tokens(self) -> int:
         """The deepest prefix that was computed anywhere, as far as known."""
-        return int(max(self.depths.max(initial=0), self.told.max(initial=0)))
+        return max(self.noted_tokens, int(self.told.max(initial=0)))
+
+    @property
+    def noted_tokens(self) -> int:
+        """The deepest prefix that this router has seen computed."""
+        return int(self.depths[-1]) if len(self.depths) else 0
 
     def told_by(self, name: str) -> int | None:
         """Return how many tokens the digest of a replica holds; None where that is not known."""
@@ -74,22 +80,25 @@ class Sight:
         The replica's tokens are `scale` of the chain's, whose length may be an estimate.
         """
         chosen = self.roster.places[choice.name]
-        gone = np.zeros(len(self.told), dtype=np.bool_)
-        gone[[self.roster.places[name] for name in unreachable if name != choice.name]] = True
-        others = ~gone
-        others[chosen] = False
-        elsewhere, departed = self.told[others].max(initial=0), self.told[gone].max(initial=0)
+        others = self.told.copy()
+        others[chosen] = -1
+        departed = 0
+        away = self.places < 0
+        for name in unreachable:
+            if name != choice.name:
+                place = self.roster.places[name]
+                departed = max(departed, int(others[place]))
+                others[place] = -1
+                away |= self.places == place
+        elsewhere = max(0, int(others.max(initial=0)))
         evicted = None if evicted_tokens is None else hit_tokens + evicted_tokens
         if len(self.depths):
-            # One more place, the last, for those that are not in the view.
-            known = np.append(self.told, -1)[self.places]
-            since = np.append(self.told_at, np.inf)[self.places]
-            lost = (known >= 0) & (since >= self.at) & (known < self.floors)
-            here = np.append(others, False)[self.places]
-            away = np.append(gone, True)[self.places]
-            elsewhere = max(elsewhere, self.depths[here & ~lost].max(initial=0))
-            departed = max(departed, self.depths[away].max(initial=0))
-            if (vanished := int(self.depths[lost].max(initial=0) * scale)) > (evicted or 0):
+            known = self.told[self.places]
+            lost = (known >= 0) & (known < self.floors) & (self.told_at[self.places] >= self.at) & ~away
+            here = ~(away | lost | (self.places == chosen))
+            elsewhere = max(elsewhere, _deepest(self.depths, here))
+            departed = max(departed, _deepest(self.depths, away))
+            if (vanished := int(_deepest(self.depths, lost) * scale)) > (evicted or 0):
                 # Its holder's own digest says that it is not there any more.
                 evicted = vanished
         return Evidence(
@@ -149,8 +158,11 @@ class Sightings:
             places=self._places_in(fleet)[self._holders[found]] if len(found) else _NOTHING,
         )
 
-    def note(self, ask: Ask, choice: Choice, now: float) -> int:
-        """Note that `choice` has computed a prompt; return how many of its tokens other keys had known."""
+    def note(self, ask: Ask, choice: Choice, now: float, noted_tokens: int = 0) -> int:
+        """Note that `choice` has computed a prompt; return how many of its tokens other keys had known.
+
+        That is looked for behind `noted_tokens`, which had been seen under its own keys.
+        """
         chain = ask.chain
         if chain is None or not chain.names:
             return 0
@@ -162,7 +174,7 @@ class Sightings:
         self._marks[places] = marks
         self._holders[places] = life
         self._at[places] = now - self._start
-        return self._note_data(chain)
+        return self._note_data(chain, noted_tokens // chain.block_tokens)
 
     def _beyond(self, chain: Chain, ask: Ask, deepest: int, index: int) -> tuple[int, int] | None:
         """Return the depth, in blocks, and the place of the deepest name known before the next boundary."""
@@ -174,8 +186,10 @@ class Sightings:
         known = np.flatnonzero(self._marks[places] == first)
         return (deepest + int(known[-1]) + 1, int(places[known[-1]])) if len(known) else None
 
-    def _note_data(self, chain: Chain) -> int:
-        depths = _data_depths(len(chain.names))
+    def _note_data(self, chain: Chain, noted: int) -> int:
+        depths = [depth for depth in _data_depths(len(chain.names)) if depth > noted]
+        if not depths:
+            return 0
         data = memoryview(chain.data)
         running = xxh3_64(chain.identity.encode())
         hashes, start = [], 0
@@ -223,9 +237,16 @@ def _place(marks: _Marks, size: int) -> Tokens:
     return (marks & np.uint64(size - 1)).astype(np.int64)
 
 
-def _data_depths(block_count: int) -> list[int]:
+def _deepest(depths: Tokens, held: npt.NDArray[np.bool_]) -> int:
+    """Return the last of the ascending depths that is held, 0 if none is."""
+    indices = held.nonzero()[0]
+    return int(depths[indices[-1]]) if len(indices) else 0
+
+
+@lru_cache(maxsize=1024)
+def _data_depths(block_count: int) -> Sequence[int]:
     depths = list(range(1, min(block_count, _DENSE_BLOCKS) + 1))
     depth = _DENSE_BLOCKS
     while (depth := depth + depth // 4) <= block_count:
         depths.append(depth)
-    return depths if depths[-1] == block_count else [*depths, block_count]
+    return tuple(depths) if depths[-1] == block_count else (*depths, block_count)

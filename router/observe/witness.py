@@ -94,7 +94,8 @@ class Witness:
     def began(self, decision: Decision, now: float) -> None:
         """Note the first byte of an answer: the prompt is computed."""
         if decision.choice is not None:
-            decision.other_keys_tokens = self._sightings.note(decision.ask, decision.choice, now)
+            noted = decision.sight.noted_tokens
+            decision.other_keys_tokens = self._sightings.note(decision.ask, decision.choice, now, noted)
 
     def ended(self, decision: Decision, outcome: Outcome) -> None:
         """Write into the outcome why what was not hit was not."""
@@ -115,6 +116,8 @@ def _misses(decision: Decision, choice: Choice, outcome: Outcome) -> Misses:
     if hit is None:
         # Nobody told what was hit; so that sums stay exact, this is what is not known.
         return Misses(unknown=length)
+    if hit >= length - 1:
+        return Misses(partial_block=length - hit)
     block = outcome.block_tokens or (ask.chain.block_tokens if ask.chain else 1)
     if decision.prompts > 1:
         # What the hits fall on among several prompts, nobody told.
