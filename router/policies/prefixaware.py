@@ -60,7 +60,7 @@ class Policy:
         depth = 0
         alive = set(zip(fleet.names, fleet.epochs, strict=True))
         for name in self._path(ask):
-            further = self._sent_to.get(name, frozenset()) & (matched or alive)
+            further = self._sent_to.get(name, frozenset()) & alive
             if not further:
                 break
             matched = set(further)
