@@ -131,6 +131,8 @@ def test_the_same_data_under_other_keys_is_found_as_deep_as_it_goes() -> None:
     assert sightings.note(salted["a"], on("r0"), 1.0) == 0
     assert sightings.note(salted["a"], on("r0"), 2.0) == 0
     assert sightings.note(salted["b"], on("r1"), 3.0) == 1200
+    # Behind what is known under its own keys, others do not matter.
+    assert sightings.note(salted["a"], on("r1"), 3.0, noted_tokens=1200) == 0
     shared = salted_ask(prompt(320) + prompt(500, seed=9), "c")
     assert sightings.note(shared, on("r1"), 4.0) == 320
 
