@@ -157,22 +157,15 @@ def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 1.0, 1e9])
 def test_extremes_are_drawn_within_the_frame(tmp_path: Path, scale: float) -> None:
+    values: dict[str, Any] = {
+        "ttft_p50_seconds": 0.5 * scale,
+        "ttft_p99_seconds": 7.0 * scale,
+        "relative_to_oracle": 2.0 * scale,
+        "ttft_cdf": [[0, 0], [scale, 1]],
+        "uncached_by_cause": {"cold": scale},
+    }
     records = [
-        record(
-            seed=seed,
-            policy=policy,
-            **{
-                name: value * scale
-                for name, value in (
-                    ("ttft_p50_seconds", 0.5),
-                    ("ttft_p99_seconds", 7.0),
-                    ("relative_to_oracle", 2.0),
-                )
-            },
-            ttft_mean_seconds=scale * (1 + seed),
-            ttft_cdf=[[0, 0], [scale, 1]],
-            uncached_by_cause={"cold": scale},
-        )
+        {**record(seed=seed, policy=policy, ttft_mean_seconds=scale * (1 + seed)), **values}
         for seed in (0, 1)
         for policy in ("a" * 200, "b")
     ]
