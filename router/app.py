@@ -44,6 +44,7 @@ class Router:
         self._config = config
         self._metrics = RouterMetrics()
         policy = load_policy(config.policy.name, config.policy.options)
+        shadows = _shadows(config, self._metrics)
         self.preparer = Preparer(config.chain, config.models, config.limits)
         self._upstream = Upstream(config.limits)
         # Probes never wait behind requests, nor follow what a replica says or the environment proxies.
@@ -59,7 +60,6 @@ class Router:
             self._metrics,
             monotonic,
         )
-        shadows = _shadows(config, self._metrics)
         decisions = Decisions(config.observe.explained_requests) if config.observe.explain else None
         later = asyncio.get_running_loop().call_soon
         witness = Witness(policy, config.policy.name, shadows, decisions, later)

@@ -55,6 +55,7 @@ def test_version() -> None:
         (["router", "--set", "nothing"], "NAME=VALUE"),
         (["router", "--config", "/nowhere.toml"], "/nowhere.toml"),
         (["router", "--policy", "no_such_policy", "--listen", "127.0.0.1:0"], "no_such_policy"),
+        (["router", "--set", 'observe.shadow=[{name="x", policy="nobody"}]'], "nobody"),
         (["replica", "--runner", "steam"], "steam"),
         (["replica", "--set", "sheduler.max_running=1"], "sheduler"),
         (["replica", "--port", "-1"], "port"),
