@@ -64,7 +64,7 @@ class Marks:
     @classmethod
     def of(cls, names: Sequence[bytes], depths: Sequence[int]) -> Marks:
         """Read the marks of `names` (8 bytes or more each, of one length) at `depths`."""
-        first, second = _halves([names[depth - 1] for depth in depths])
+        first, second = name_halves([names[depth - 1] for depth in depths])
         return cls(np.array(depths, dtype=np.int64), first, second)
 
 
@@ -89,11 +89,11 @@ class Digest:
         size = min(1 << (least - 1).bit_length(), MAX_DIGEST_BYTES)
         flags = np.zeros(size * 8, dtype=np.uint8)
         if held:
-            flags[probe_positions(*_halves(held), size * 8)] = 1
+            flags[probe_positions(*name_halves(held), size * 8)] = 1
         return cls(identity, epoch, len(held), np.packbits(flags, bitorder="little").tobytes())
 
     def __contains__(self, name: bytes) -> bool:
-        positions = probe_positions(*_halves([name]), len(self.bits) * 8)[0]
+        positions = probe_positions(*name_halves([name]), len(self.bits) * 8)[0]
         return all(self.bits[position >> 3] >> (position & 7) & 1 for position in positions.tolist())
 
     def to_json(self) -> dict[str, object]:
@@ -135,7 +135,7 @@ def probe_positions(
     return ((first[:, None] + step[:, None] * _PROBE) & np.uint64(width - 1)).astype(np.int64)
 
 
-def _halves(names: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+def name_halves(names: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """Return two hashes of each name; of a short one, whose second half is missing, its upper bits."""
     if not names:
         return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)

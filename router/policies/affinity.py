@@ -85,7 +85,7 @@ class Config(Options):
         1200, ge=1, le=86_400, description="How long a prompt is remembered; about as long as caches keep it."
     )
     remember_names: int = Field(
-        16_384, ge=64, le=1_000_000, description="Most names remembered, about 660 bytes each; bounds memory."
+        120_000, ge=64, le=10_000_000, description="Names remembered, 32 bytes each; 120,000 take 3.8 MB."
     )
 
 
@@ -118,8 +118,8 @@ class Policy:
         if not len(fleet):
             return ()
         config = self._config
-        recall = self._memory.recall(ask.chain, now) if ask.chain else Recall()
-        prefix = self._prefix(ask, fleet, recall, now)
+        recall = self._recall(ask, fleet.members, now)
+        prefix = self._prefix(ask, fleet, recall)
         expected, told = self._expected(ask, fleet, prefix, recall, now)
         wait = fleet.wait_seconds(now)
         prefill = fleet.prefill_seconds(ask.prompt_tokens, expected)
@@ -156,17 +156,17 @@ class Policy:
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Remember the prompt and who serves it."""
-        if ask.chain:
-            recall = self._memory.recall(ask.chain, now)
-            self._memory.record(ask.chain, recall, choice.name, choice.epoch, now)
+        recall = self._recall(ask, 1, now)
+        self._memory.record(ask, recall, choice.name, choice.epoch, now)
 
-    def _prefix(self, ask: Ask, fleet: FleetView, recall: Recall, now: float) -> _Prefix:
+    def _recall(self, ask: Ask, members: int, now: float) -> Recall:
+        """Return what is known of the prompt; hot is what is more than one replica's share."""
+        return self._memory.recall(ask, 1 / members, self._config.least_conversations, now)
+
+    def _prefix(self, ask: Ask, fleet: FleetView, recall: Recall) -> _Prefix:
         chain = ask.chain
-        hot = common = 0
-        if chain is not None:
-            share = 1 / (fleet.members or len(fleet))
-            hot = self._memory.hot_depth(chain, recall, share, self._config.least_conversations, now)
-            common = max(hot, self._preamble_depth(chain))
+        hot = recall.hot_depth
+        common = max(hot, self._preamble_depth(chain)) if chain else 0
         key = ask.key_at(common + 1)
         places = fleet.places
         alive = (places[name] for name in fleet.ring.walk(key) if name in places)
