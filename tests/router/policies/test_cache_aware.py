@@ -96,5 +96,5 @@ def test_trees_are_bounded_and_lose_leaves_first(options: dict[str, int]) -> Non
     for ask in asks:
         _send(policy, ask, fleet_of(["replica-0"]))
     known = [policy.rank(ask, fleet_of(["replica-0"]), 0.0)[0].expected_tokens for ask in asks]
-    # 10 blocks shared, 20 of their own: of the third last the beginning is left, of all others what they share.
+    # 10 blocks shared, 20 of their own: the third last has its beginning left, the others what they share.
     assert known == [160] * 17 + [384, 479, 479]

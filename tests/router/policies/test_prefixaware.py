@@ -51,6 +51,16 @@ def test_who_starts_anew_or_vanishes_is_forgotten() -> None:
     assert {choice.expected_tokens for choice in policy.rank(ask, renewed, 2.0)} == {0}
 
 
+def test_who_vanishes_leaves_the_request_to_who_was_sent_less_of_it() -> None:
+    policy = load_policy("prefixaware")
+    whole = ask_for([3] * 640)
+    for ask, name in ((whole, "replica-0"), (ask_for([3] * 320), "replica-1")):
+        policy.commit(ask, next(one for one in policy.rank(ask, FLEET, 0.0) if one.name == name), 0.0)
+    assert policy.rank(whole, FLEET, 0.0)[0].name == "replica-0"
+    best = policy.rank(whole, changed(FLEET, FLEET.replicas[1:]), 0.0)[0]
+    assert (best.name, best.expected_tokens) == ("replica-1", 320)
+
+
 def test_the_trie_is_bounded_and_loses_what_was_seen_longest_ago() -> None:
     policy = load_policy("prefixaware", {"remember_names": 64})
     asks = [ask_for([number] * 640) for number in range(6)]
