@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
@@ -69,3 +69,28 @@ def _lines(title: str, total: int, console: Console, count: _Count) -> OnTurn:
             console.print(f"{title}: {count.done}/{total}  {count.words()}", highlight=False)
 
     return on_turn
+
+
+@contextmanager
+def count_progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """Give a callback that shows what is being done, how much of it is, and of how much."""
+    if not console.is_terminal:
+        said = ""
+
+        def on_count(what: str, done: int, of: int) -> None:
+            nonlocal said
+            if what != said:
+                said = what
+                console.print(what, highlight=False)
+
+        yield on_count
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    ) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda what, done, of: progress.update(task, description=what, completed=done, total=of)

@@ -53,6 +53,13 @@ class Run:
     span_seconds: float
     uncached: dict[str, int]
 
+    @property
+    def utilisation(self) -> float:
+        """The share of the time that replicas spent in prefills."""
+        return (
+            self.prefill_seconds / (self.span_seconds * len(self.replica_names)) if self.span_seconds else 0.0
+        )
+
 
 class Simulation:
     """The state of one run. Use once: `Simulation(workload, scenario).run()`."""
@@ -116,11 +123,11 @@ class Simulation:
         while events and events[0][0] <= until and (self._waiting_for or not forever):
             now, kind, _, what = heappop(events)
             if kind == _Event.PREFILL_ENDS:
-                self._prefill_ended(*what, now)
+                self._prefill_ended(what[0], what[1], now)
             elif kind == _Event.DECODE_ENDS:
-                self._decode_ended(*what)
+                self._decode_ended(what[0], what[1])
             elif kind == _Event.LOAD_REPORT:
-                self._routers.report([self._replicas[slot] for slot in what if slot < len(self._replicas)], now)
+                self._routers.report(self._replicas[what], now)
                 self._schedule(now + self._scenario.load_staleness_seconds, kind, what)
             elif kind == _Event.DIGEST:
                 self._renew_digest(what, now)
@@ -222,10 +229,9 @@ class Simulation:
         period = self._scenario.load_staleness_seconds
         if period == 0 or self._routers.sees == "truth":
             return
-        slots = self._scenario.replicas + sum(max(0, change.count) for change in self._scenario.changes)
-        turns = min(_REPORT_TURNS, slots)
+        turns = min(_REPORT_TURNS, self._scenario.replicas)
         for turn in range(turns):
-            self._schedule(period * turn / turns, _Event.LOAD_REPORT, range(turn, slots, turns))
+            self._schedule(period * turn / turns, _Event.LOAD_REPORT, slice(turn, None, turns))
 
     def _evidence(self, request: Request, chosen: Replica, expected_tokens: int) -> Evidence:
         """Say what is true of the prompt at the moment of the decision."""

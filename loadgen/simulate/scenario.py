@@ -21,12 +21,12 @@ class Change:
 
 
 class Scenario(Options):
-    """The fleet, its routers and what they know. Defaults are those of the study that `affinity` came from."""
+    """The fleet, its routers and what they know. Defaults are the study's of `affinity`."""
 
     policy: str = Field("affinity", description="Name of a policy, or a dotted name of your own.")
     policy_options: Mapping[str, Any] = Field(default_factory=dict, description="The policy's own options.")
     replicas: int = Field(16, ge=1, le=1024, description="Replicas at the start.")
-    routers: int = Field(4, ge=1, le=64, description="Routers, each with its share of the requests, unshared.")
+    routers: int = Field(4, ge=1, le=64, description="Routers; each gets its share of the requests.")
     load_staleness_seconds: float = Field(
         0.25, ge=0, le=60, description="How often a replica's load reaches routers; 0 is always exact."
     )
