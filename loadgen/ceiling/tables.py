@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +13,8 @@ from loadgen.ceiling.bound import Bound
 from loadgen.ceiling.sessions import SessionBreaks
 from router.observe.layout.cause import RULES, WORDS
 from router.observe.layout.tally import LayoutReport, Row
+
+_SHOWN_ROWS = 24
 
 
 def bound_tables(name: str, bound: Bound) -> Group:
@@ -61,14 +64,22 @@ def break_table(breaks: SessionBreaks) -> Table:
 def layout_tables(report: LayoutReport) -> Group:
     """Return what the layout costs, by cause and place, and the rule that mends each."""
     total = max(1.0, report.prompt_tokens)
-    table = Table(title="what the layout of the prompts costs", title_justify="left")
-    for column in ("where", "character"):
+    title = "tokens that the layout of the prompts costs; at: the character where they part"
+    table = Table(title=title, title_justify="left", box=SIMPLE)
+    for column in ("layout", "where"):
         table.add_column(column, no_wrap=True)
-    table.add_column("what changes", ratio=1)
-    for column in ("requests", "lost tokens", "each", "of all"):
+    table.add_column("at")
+    table.add_column("cause")
+    for column in ("requests", "lost", "each", "of all"):
         table.add_column(column, justify="right", no_wrap=True)
-    for row in report.rows:
+    for row in report.rows[:_SHOWN_ROWS]:
         table.add_row(*_cells(row), style="dim" if row.accepted else None)
+    if rest := report.rows[_SHOWN_ROWS:]:
+        lost = sum(row.lost_tokens for row in rest)
+        requests = sum(row.requests for row in rest)
+        table.add_row(
+            "", f"{len(rest)} more", "", "", f"{requests:,.0f}", f"{lost:,.0f}", "", f"{lost / total:.1%}"
+        )
     sums = Table(show_header=False)
     sums.add_column("")
     sums.add_column("", justify="right")
@@ -86,9 +97,10 @@ def _cells(row: Row) -> tuple[str, ...]:
     where = f"{row.where} {row.role}" if row.kind == "messages" else row.where
     often = "" if row.character_ratio > 0.995 else f" in {row.character_ratio:.0%}"
     return (
+        "other" if row.layout < 0 else str(row.layout),
         where,
         f"{row.character:,}{often}",
-        WORDS[row.cause],
+        row.cause.replace("_", " "),
         f"{row.requests:,.0f}",
         f"{row.lost_tokens:,.0f}",
         f"{row.lost_tokens / max(1.0, row.requests):,.0f}",
@@ -98,7 +110,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _rules(rows: tuple[Row, ...]) -> Iterator[Text]:
     for cause in dict.fromkeys(row.cause for row in rows):
-        yield Text(f"{WORDS[cause]}: {RULES[cause]}")
+        yield Text(f"{cause.replace('_', ' ')}: {WORDS[cause]}. {RULES[cause]}")
     for row in rows:
         for before, now in row.texts:
             yield Text(f"{row.where} at {row.character}: {before!r} -> {now!r}")

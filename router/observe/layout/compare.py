@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 
 from router.observe.layout.cause import Cause
 from router.observe.layout.part import Part
@@ -20,7 +19,8 @@ from router.observe.layout.within import change_within
 # of what either has left: a "thank you" in two chats is no layout.
 LEAST_SHARED_BYTES = 64
 _LEAST_SHARE = 4
-_COMPARED_MESSAGES = 256
+_COMPARED_MESSAGES = 512
+_PLACES_TRIED = 12
 # Divergences of one prompt that are told apart: what comes behind would cost time and tell little.
 _MOST_DIVERGENCES = 8
 # Where a divergence is that no part of the later prompt shows.
@@ -261,12 +261,23 @@ def _shared(before: Sequence[Part], now: Sequence[Part]) -> int:
 
 
 def _resynchronise(before: Sequence[Part], now: Sequence[Part]) -> tuple[int, int, int]:
-    """Return how many messages to skip in each until they agree, and the bytes of all that agrees then."""
-    old = [part.skeleton for part in before[:_COMPARED_MESSAGES]]
-    new = [part.skeleton for part in now[:_COMPARED_MESSAGES]]
-    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-    run = sum(part.size for block in blocks for part in now[block.b : block.b + block.size])
-    return blocks[0].a, blocks[0].b, run
+    """Return how many messages to skip in each until they agree best, and the bytes that agree then."""
+    places: dict[int, list[int]] = {}
+    for index, part in enumerate(before):
+        found = places.setdefault(part.skeleton, [])
+        if len(found) < _PLACES_TRIED:
+            found.append(index)
+    best, tried = (0, 0, 0), 0
+    for added, part in enumerate(now):
+        for dropped in places.get(part.skeleton, ()):
+            pairs = zip(before[dropped:], now[added : added + _COMPARED_MESSAGES], strict=False)
+            agreed = sum(one.size for old, one in pairs if old.skeleton == one.skeleton)
+            if agreed > best[2]:
+                best = (dropped, added, agreed)
+            tried += 1
+        if tried >= _PLACES_TRIED:
+            break
+    return best
 
 
 def _around(part: Part | None, character: int) -> str:

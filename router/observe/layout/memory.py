@@ -48,9 +48,10 @@ class _Held:
 class Finding:
     """What a new prompt has to do with those before it.
 
-    `layout` tells families of prompts apart: the first prompt's number, inherited by all that share with
-    it. `hit_bytes` are what a cache of all remembered prompts holds of it, from its start on;
-    `lost` pairs each divergence with the bytes that it alone cost. `new` where nothing like it is known.
+    `layout` tells families of prompts apart: the number of the first, inherited by all that share with it;
+    0 for all that have neither tools nor a system prompt. `hit_bytes` are what a cache of all remembered
+    prompts holds of it, from its start on; `lost` pairs each divergence with the bytes that it alone cost.
+    `new` where nothing like it is known.
     """
 
     layout: int
@@ -71,7 +72,7 @@ class LayoutMemory:
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._index: dict[int, int] = {}
         self._parts: dict[int, _Held] = {}
-        self._next = 0
+        self._next = 1
         self.held_bytes = 0
 
     def __len__(self) -> int:
@@ -138,7 +139,8 @@ class LayoutMemory:
     ) -> _Entry:
         id = self._next
         self._next += 1
-        entry = _Entry(id, sketch, like.layout if like else id, turns, keys, chain)
+        layout = like.layout if like else (id if sketch.tools or sketch.preamble else 0)
+        entry = _Entry(id, sketch, layout, turns, keys, chain)
         self._entries[id] = entry
         if like is not None:
             self._entries.move_to_end(like.id)

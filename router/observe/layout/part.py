@@ -37,12 +37,13 @@ _VALUE = re.compile(
       | {_WEEKDAY}\b
     )|(?P<identifier>
         \b[0-9a-fA-F]{{8}}-[0-9a-fA-F]{{4}}-[0-9a-fA-F]{{4}}-[0-9a-fA-F]{{4}}-[0-9a-fA-F]{{12}}\b
-      | \b(?=[A-Za-z_-]*\d)(?=[\d_-]*[A-Za-z])[A-Za-z0-9][A-Za-z0-9_-]{{7,}}\b
+      | \b(?=[A-Za-z_-]*\d)(?=[\d_-]*[A-Za-z])[A-Za-z0-9][A-Za-z0-9_-]{{7,}}
     )|(?P<number>
         \d+(?:[.,]\d+)*
     )""",
     re.VERBOSE,
 )
+_DIGIT = re.compile(r"\d")
 _EXAMPLE = re.compile(r"^\W*(?:Example|Sample|Few-?shot|Input|Output|Question|Answer|Q|A)\b.{0,20}:", re.M)
 _MASK = "\0"
 
@@ -91,33 +92,51 @@ class Part:
         return own + (4 * len(self.text) if self.text else 0)
 
 
-def part_of(unit: Unit, rendered: bytes, digest: int, keep_text: bool) -> Part:
-    """Sketch a unit; `rendered` is its bytes and `digest` their hash, which callers know already."""
+def part_of(
+    unit: Unit,
+    rendered: bytes,
+    digest: int,
+    pieced_characters: int = PIECED_CHARACTERS,
+    keep_text: bool = False,
+) -> Part:
+    """Sketch a unit; `rendered` is its bytes and `digest` their hash, which callers know already.
+
+    What stands behind the first `pieced_characters` of its text is one piece.
+    """
     text, role = unit.text, unit.role
-    head = text[:PIECED_CHARACTERS]
-    matches = list(_VALUE.finditer(head))
+    head = text[: min(pieced_characters, PIECED_CHARACTERS)]
     borders = _borders(head, len(text))
     pieces, masked, sizes = array("Q"), array("Q"), array("I")
+    starts, lengths, kinds, digests = array("I"), array("I"), array("B"), array("Q")
     skeleton: list[str] = []
-    at = 0
     for start, end in pairwise(borders):
         piece = text[start:end]
-        cut, at = _mask(text, start, end, matches, at)
         raw = piece.encode("utf-8", "surrogatepass")
         sizes.append(len(raw))
         pieces.append(xxh3_64_intdigest(raw))
-        collapsed = " ".join(cut.split())
+        # Most have no value in them, which two scans tell.
+        may_have = (
+            start < len(head)
+            and len(starts) < MAX_VALUES
+            and ("day" in piece or _DIGIT.search(piece) is not None)
+        )
+        values = list(_VALUE.finditer(piece)) if may_have else []
+        for value in values[: MAX_VALUES - len(starts)]:
+            starts.append(start + value.start())
+            lengths.append(value.end() - value.start())
+            kinds.append(_kind(value))
+            digests.append(_text_digest(value.group()))
+        collapsed = " ".join((_VALUE.sub(_MASK, piece) if values else piece).split())
         skeleton.append(collapsed)
         # A piece without words has nothing that a value could have changed in.
         masked.append(_text_digest(collapsed) if collapsed.strip(_MASK + " ") else pieces[-1])
-    kept = matches[:MAX_VALUES]
     return Part(
         kind=unit.kind,
         role=role,
         size=len(rendered),
         header=len(role.encode("utf-8", "surrogatepass")) + 1,
         digest=digest,
-        spaced=_text_digest(role + _MASK + " ".join(text.split())),
+        spaced=_text_digest(role + _MASK + " ".join(text.split())) if len(head) == len(text) else digest,
         ordered=digest if unit.sorted_text is None else _text_digest(role + _MASK + unit.sorted_text),
         skeleton=_text_digest(role + _MASK + _MASK.join(skeleton)),
         examples=len(_EXAMPLE.findall(head)) >= 2,
@@ -125,10 +144,10 @@ def part_of(unit: Unit, rendered: bytes, digest: int, keep_text: bool) -> Part:
         masked=masked,
         starts=array("I", borders[:-1]),
         sizes=sizes,
-        value_starts=array("I", [match.start() for match in kept]),
-        value_sizes=array("I", [match.end() - match.start() for match in kept]),
-        value_kinds=array("B", [_kind(match) for match in kept]),
-        value_digests=array("Q", [_text_digest(match.group()) for match in kept]),
+        value_starts=starts,
+        value_sizes=lengths,
+        value_kinds=kinds,
+        value_digests=digests,
         text=text if keep_text else None,
     )
 
@@ -144,21 +163,6 @@ def _borders(head: str, length: int) -> list[int]:
     if length > borders[-1]:
         borders.append(length)
     return borders
-
-
-def _mask(text: str, start: int, end: int, values: list[re.Match[str]], at: int) -> tuple[str, int]:
-    """Return a piece with its values masked, and the first value that reaches beyond it."""
-    cut: list[str] = []
-    position = start
-    while at < len(values) and values[at].start() < end:
-        value = values[at]
-        cut += (text[position : max(position, value.start())], _MASK)
-        position = max(position, min(value.end(), end))
-        if value.end() > end:
-            break
-        at += 1
-    cut.append(text[position:end])
-    return "".join(cut), at
 
 
 def _kind(match: re.Match[str]) -> Value:

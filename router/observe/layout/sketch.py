@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,14 +39,26 @@ class Sketch:
         return sum(part.size for part in self.messages[self.preamble :])
 
 
-def sketch_of(units: Units, known: FindPart, keep_text: bool = False) -> Sketch:
-    """Sketch a prompt; `known` gives a part by its digest where one is remembered, so that it costs less."""
+def sketch_of(
+    units: Units, known: FindPart, keep_text: bool = False, pieced_characters: int | None = None
+) -> Sketch:
+    """Sketch a prompt; `known` gives a part by its digest where one is remembered, so that it costs less.
+
+    Of text that is not known, `pieced_characters` at most are looked at closely, what comes first in the
+    prompt first; the rest is known as a whole only.
+    """
+    left = sys.maxsize if pieced_characters is None else pieced_characters
 
     def sketched(unit: Unit) -> Part:
+        nonlocal left
         rendered = unit.rendered()
         # The kind too: a paragraph of a prompt and a message are not the same part.
         digest = xxh3_64_intdigest(unit.kind.encode() + b"\xff" + rendered)
-        return known(digest) or part_of(unit, rendered, digest, keep_text)
+        part = known(digest)
+        if part is None:
+            part = part_of(unit, rendered, digest, left, keep_text)
+            left = max(0, left - len(unit.text))
+        return part
 
     tools = tuple(map(sketched, units.tools))
     return Sketch(units.keys, tools, tuple(map(sketched, units.messages)), units.preamble_count)

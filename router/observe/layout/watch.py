@@ -20,6 +20,8 @@ from router.settings import Options
 # whatever a layout does to the messages in front.
 _SAMPLED_BY = 8
 _START_CHARACTERS = 2048
+# New text of one request that is looked at sentence by sentence: some milliseconds of work.
+_PIECED_CHARACTERS = 32 * 1024
 
 
 class LayoutOptions(Options):
@@ -38,10 +40,10 @@ class LayoutOptions(Options):
         4096, ge=2, le=1_000_000, description="Remembered at most; a conversation counts once."
     )
     body_bytes: int = Field(
-        512 * 1024,
+        256 * 1024,
         ge=1024,
         le=64 * 1024 * 1024,
-        description="Larger ones are left out and counted: the first look at so much text costs 50 ms.",
+        description="Larger ones are left out and counted: the first look at so many messages takes 50 ms.",
     )
 
 
@@ -93,7 +95,7 @@ class LayoutWatch:
     def _add(self, units: Units, prompt_tokens: int, weight: float) -> None:
         # One at a time: two at once would not find each other's prompts, and the work holds the GIL anyway.
         with self._lock:
-            sketch = sketch_of(units, self._memory.part)
+            sketch = sketch_of(units, self._memory.part, pieced_characters=_PIECED_CHARACTERS)
             found = self._memory.see(sketch)
             self._tally.add(found, sketch.size, prompt_tokens, weight)
 
