@@ -96,7 +96,7 @@ _PLAN: tuple[tuple[str, str, str, _Panels], ...] = (
     (
         "busiest",
         "The busiest replica's share",
-        "Of all computing, on the replica that did most; the dashed line is an even share.",
+        "Of all requests, those of the replica that served most; the dashed line is an even share.",
         busiest,
     ),
     (
