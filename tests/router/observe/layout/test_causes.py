@@ -420,3 +420,31 @@ def test_text_completions() -> None:
 
 def compact(value: dict[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(("every", "cause"), [(6, Cause.COMPACTION), (3, Cause.ROLLING_COMPACTION)])
+def test_summaries_are_judged_by_how_often_they_come(every: int, cause: Cause) -> None:
+    rules = system(prose("stable", 10))
+    history = chat(24)
+    bodies = []
+    start, summary = 0, []
+    for turn in range(24):
+        if turn > every and turn % every == 0:
+            start, summary = 2 * turn - 3, [user(prose("summary" + "abcdefghijklmnopqrstuvwxyz"[turn], 6))]
+        bodies.append(body([rules, *summary, *history[start : 2 * turn + 1]]))
+    found = [lost for lost in see(bodies) if lost]
+    assert len(found) >= 2
+    # The first of them could still be the only one.
+    assert only(found[0])[0].cause is Cause.COMPACTION
+    assert {only(lost)[0].cause for lost in found[1:]} == {cause}
+
+
+def test_what_another_prompt_brought_is_not_lost() -> None:
+    """The date of this turn was in another conversation's prompt, so that the system text is found."""
+    tail = ".\n" + prose("rules", 20)
+    early, late = system("It is 12:01" + tail), system("It is 12:02" + tail)
+    bodies = [body([early, *chat(2, "one")]), body([late, *chat(1, "two")]), body([late, *chat(3, "one")])]
+    divergence, lost = only(see(bodies)[2])
+    assert divergence.cause is Cause.DATE
+    # But for the first letters of the question, which were found, too, and the five of the time.
+    assert lost == size(*chat(2, "one")) - len("user\nQuestion") - len("12:02")
