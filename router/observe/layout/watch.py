@@ -61,7 +61,7 @@ class LayoutWatch:
 
     @property
     def skipped(self) -> int:
-        """Sampled requests that were too large or had no text to compare."""
+        """Sampled requests that were left out: too large, without text, or while another was looked at."""
         return self._skipped
 
     @property
@@ -69,39 +69,37 @@ class LayoutWatch:
         """About what is held in memory."""
         return self._memory.held_bytes
 
-    def see(self, body: Mapping[str, Any], size_bytes: int, prompt_tokens: int) -> bool:
+    def see(self, body: Mapping[str, Any], size_bytes: int, prompt_tokens: int, wait: bool = True) -> bool:
         """Look at a request's parsed body of `size_bytes`, if it is in the sample; return whether it was.
 
-        `prompt_tokens` is its length as the chain counts it.
+        `prompt_tokens` is its length as the chain counts it. With `wait` false, for a thread that must not
+        stand still, the request is left out while another is looked at.
         """
         if not self._chance or (weight := self._weight(body)) is None:
             return False
         if size_bytes > self._options.body_bytes:
-            self._skip()
+            self._skipped += 1
             return False
         try:
             units = read_units(body)
         except PromptError:
-            self._skip()
+            self._skipped += 1
             return False
-        self._add(units, prompt_tokens, weight)
+        # One at a time: two at once would not find each other's prompts, and the work holds the GIL anyway.
+        if not self._lock.acquire(blocking=wait):
+            self._skipped += 1
+            return False
+        try:
+            sketch = sketch_of(units, self._memory.part, pieced_characters=_PIECED_CHARACTERS)
+            self._tally.add(self._memory.see(sketch), sketch.size, prompt_tokens, weight)
+        finally:
+            self._lock.release()
         return True
 
     def report(self) -> LayoutReport:
         """Return the sums since the start. Requests and tokens are estimates for all traffic."""
         with self._lock:
             return self._tally.report()
-
-    def _add(self, units: Units, prompt_tokens: int, weight: float) -> None:
-        # One at a time: two at once would not find each other's prompts, and the work holds the GIL anyway.
-        with self._lock:
-            sketch = sketch_of(units, self._memory.part, pieced_characters=_PIECED_CHARACTERS)
-            found = self._memory.see(sketch)
-            self._tally.add(found, sketch.size, prompt_tokens, weight)
-
-    def _skip(self) -> None:
-        with self._lock:
-            self._skipped += 1
 
     def _weight(self, body: Mapping[str, Any]) -> float | None:
         """Return how many requests this one stands for; None where it is not in the sample."""

@@ -84,6 +84,17 @@ def test_what_is_too_large_is_counted_and_left_out() -> None:
     assert seen.skipped == 2
 
 
+def test_a_thread_that_must_not_stand_still_goes_on() -> None:
+    seen = watch(sample_share=1)
+    done: list[bool] = []
+    with seen._lock:
+        thread = Thread(target=lambda: done.append(seen.see(body(chat(1)), 1000, 10, wait=False)))
+        thread.start()
+        thread.join()
+    assert (done, seen.skipped) == ([False], 1)
+    assert seen.see(body(chat(1)), 1000, 10, wait=False)
+
+
 def test_memory_is_bounded() -> None:
     seen = watch(sample_share=1, memory_bytes=200_000)
     for number in range(300):
