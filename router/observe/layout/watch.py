@@ -13,7 +13,7 @@ from router.chain.prompt import PromptError
 from router.observe.layout.memory import LayoutMemory
 from router.observe.layout.sketch import sketch_of
 from router.observe.layout.tally import LayoutReport, LayoutTally
-from router.observe.layout.units import Units, read_units
+from router.observe.layout.units import read_units
 from router.settings import Options
 
 # A request is sampled by any of its last user messages, so that one turn and the next are seen together
