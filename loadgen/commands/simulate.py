@@ -10,6 +10,8 @@ import click
 from loadgen.commands.fail import Unfit
 from loadgen.flags import read_flags
 
+_FILE_COLUMNS = 160
+
 
 @click.command("simulate")
 @click.option("--trace", "traces", multiple=True, default=("conversation",), show_default=True)
@@ -104,6 +106,7 @@ def command(
         oracle=oracle,
         jobs=jobs,
     )
+    _check_writable(report, decisions)
     try:
         with count_progress(Console(stderr=True)) as progress:
             results = run_plan(plan, progress)
@@ -120,7 +123,19 @@ def command(
     if as_json:
         click.echo(orjson.dumps(list(results.records), option=orjson.OPT_INDENT_2).decode())
     else:
-        Console().print(records_table(results.records))
+        # In a file or a pipe nothing is cut.
+        Console(width=None if Console().is_terminal else _FILE_COLUMNS).print(records_table(results.records))
+
+
+def _check_writable(report: Path | None, decisions: Path | None) -> None:
+    """Find out before the work, which may take long, whether its results can be kept."""
+    try:
+        if decisions is not None:
+            decisions.open("ab").close()
+        if report is not None:
+            report.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unfit(f"cannot write {error.filename}: {error.strerror}") from error
 
 
 def _policy(text: str) -> Any:

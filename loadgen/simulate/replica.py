@@ -42,6 +42,8 @@ class Replica:
         self._believed = believed
         self._busy_until = 0.0
         self._queued_seconds = 0.0
+        # Of all prompts here that have no answer yet.
+        self._prompt_tokens = 0
         # Names that queued prompts will bring: those behind them in the queue will find them.
         self._coming: Counter[bytes] = Counter()
         self._digest_of: int | None = None
@@ -64,9 +66,7 @@ class Replica:
 
     def kv_usage(self) -> float:
         """Return the share of blocks that running and waiting prompts take."""
-        tokens = sum(job.request.prompt_tokens for job in self.queue)
-        tokens += self.serving.request.prompt_tokens if self.serving else 0
-        return min(1.0, tokens / (self.pool.block_count * self._block_tokens))
+        return min(1.0, self._prompt_tokens / (self.pool.block_count * self._block_tokens))
 
     def fits(self, request: Request) -> bool:
         """Say whether the prompt fits the cache at all."""
@@ -79,6 +79,7 @@ class Replica:
         job.work_seconds = self._scenario.cost.seconds(request.prompt_tokens, hit) * self._believed
         self._queued_seconds += job.work_seconds
         self._coming.update(request.names)
+        self._prompt_tokens += request.prompt_tokens
         self.queue.append(job)
 
     def begin(self, now: float) -> float:
@@ -95,6 +96,13 @@ class Replica:
         self._busy_until = now + seconds * (1 + self._scenario.decode_slowdown * load)
         self.serving = job
         return self._busy_until
+
+    def end(self) -> None:
+        """The prefill is over: its request decodes from now on."""
+        if self.serving is not None:
+            self._prompt_tokens -= self.serving.request.prompt_tokens
+        self.serving = None
+        self.decodes += 1
 
     def digest(self) -> Digest | None:
         """Return the digest of what is cached now; None where it is as the last one."""

@@ -170,8 +170,7 @@ class Simulation:
                 self._uncached[cause] += tokens
         if self._scenario.misses:
             self._seen.update(request.names)
-        replica.serving = None
-        replica.decodes += 1
+        replica.end()
         decoded = now + request.output_tokens * self._scenario.decode_seconds_per_token
         self._schedule(decoded, _Event.DECODE_ENDS, (replica, job))
         if replica.queue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -14,10 +14,13 @@ from router.wire.report import PrefillCost
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """At `at_seconds` the fleet grows by `count` empty replicas, or loses its last `-count` at once."""
+    """At `at_seconds` the fleet grows by `count` empty replicas, or loses its last `-count` at once.
 
-    at_seconds: float
-    count: int
+    The last one never goes.
+    """
+
+    at_seconds: Annotated[float, Field(ge=0, le=1e9, description="Beyond any trace's end.")]
+    count: Annotated[int, Field(ge=-1024, le=1024, description="As many as a fleet has at most.")]
 
 
 class Scenario(Options):

@@ -21,6 +21,10 @@ from loadgen.traces.trace import Trace
 from router.policies import PolicyError, load_policy
 
 ORACLE = "oracle"
+# Of what a study uses: a thousandfold has long ceased to mean anything.
+_MOST = 1000
+# Fields of a scenario that a plan gives itself, run by run, and what they go by there.
+_PLANNED = {"policy": "policies", "policy_options": "policies", "seed": "seeds"}
 
 
 class SimulationError(ValueError):
@@ -70,15 +74,19 @@ class Results:
 
     def to_frame(self) -> Any:
         """Return the records as a pandas data frame; ImportError without pandas."""
-        import pandas
-
-        return pandas.DataFrame.from_records(list(self.records))
+        return _frame(self.records)
 
     def decisions_frame(self) -> Any:
         """Return every decision as a pandas data frame; ImportError without pandas."""
-        import pandas
+        return _frame(self.decisions())
 
-        return pandas.DataFrame.from_records(list(self.decisions()))
+
+def _frame(records: Iterable[dict[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("data frames need pandas, which is not installed: pip install pandas") from error
+    return pandas.DataFrame.from_records(list(records))
 
 
 def simulate(
@@ -200,6 +208,12 @@ def _tell(progress: Progress, what: str, of: int, done: int) -> None:
 
 
 def _fleet(plan: Plan) -> Scenario:
+    for name, instead in _PLANNED.items():
+        if name in plan.fleet:
+            raise SimulationError(f"{name} differs from run to run: it is given by {instead}")
+    for name, factor in (("cache_factor", plan.cache_factor), ("utilisation", plan.utilisation)):
+        if not 0 < factor <= _MOST:
+            raise SimulationError(f"{name} is a number above 0 and at most {_MOST:,}, not {factor}")
     try:
         return Scenario(**plan.fleet)
     except ValidationError as error:

@@ -24,8 +24,8 @@ _COLUMNS = (
 def records_table(records: Sequence[dict[str, Any]]) -> Table:
     """Return the table; beside the ratio to the oracle stands half of its 95 % interval."""
     table = Table()
-    table.add_column("trace")
-    table.add_column("policy")
+    table.add_column("trace", overflow="fold")
+    table.add_column("policy", overflow="fold")
     for title, _, _ in _COLUMNS:
         table.add_column(title, justify="right")
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
