@@ -10,6 +10,7 @@ import click
 
 # A router's image has neither torch nor rich: what a command needs is imported by its own module.
 _COMMANDS = {
+    "bench": "Measure what the router's own parts cost in CPU time.",
     "ceiling": "Tell the hit ratio that any cache could reach on a request log or a trace.",
     "demo": "Show what prefix affinity gives: a real model, three replicas, two policies.",
     "explain": "Tell where a router sends a request, and why it missed what it missed.",

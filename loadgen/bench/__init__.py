@@ -1,0 +1,1 @@
+"""Benchmarks of the router's own parts, by the CPU time that they take."""

@@ -1,0 +1,114 @@
+"""`kvring bench`: what the router's own parts cost in CPU time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.commands.fail import Unfit
+from loadgen.flags import read_flags
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_POLICIES = "affinity,affinity:use_digests=false,least_work,prefix_ring,cache_aware,weighted_scorers"
+_FILE_COLUMNS = 160
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure what the router's own parts cost in CPU time, on this machine."""
+
+
+@command.command("policy")
+@click.option(
+    "--policy",
+    "policies",
+    default=_POLICIES,
+    show_default=True,
+    help="Names, by commas; with options: 'affinity:use_digests=false'.",
+)
+@click.option("--replicas", default="16,64,256", show_default=True, help="Sizes of fleets, by commas.")
+@click.option("--prompt-tokens", type=int, default=4096, show_default=True)
+@click.option("--block-tokens", type=int, default=16, show_default=True)
+@click.option("--digest-names", type=int, default=4000, show_default=True, help="In each digest; 0 for none.")
+@click.option("--rounds", type=int, default=7, show_default=True)
+@click.option("--decisions", type=int, default=200, show_default=True, help="In each round.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects instead of a table.")
+def policy(policies: str, replicas: str, as_json: bool, **values: Any) -> None:
+    """Measure one decision of each policy.
+
+    A decision has four parts: the marks of the ask, made once a request; the view of the live router's
+    fleet; the ranking; and the commit. Naming the prompt's blocks is not in it. Times are CPU time of the
+    thread, the median of several rounds, each decision on another prompt of a conversation that is mostly
+    known; a policy's soft state is weighed before the rounds and after.
+    """
+    import orjson
+    from pydantic import ValidationError
+    from rich.console import Console
+
+    from loadgen.bench.policy import DecisionOptions, measure, prepare, record_of
+    from loadgen.progress import count_progress
+    from router.policies import PolicyError, load_policy
+
+    chosen = [_policy(text) for text in policies.split(",")]
+    try:
+        sizes = [DecisionOptions(replicas=int(size), **values) for size in replicas.split(",")]
+        for _, name, options in chosen:
+            load_policy(name, options)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise Unfit(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+    except PolicyError as error:
+        raise Unfit(str(error)) from error
+    except ValueError as error:
+        raise click.BadParameter(f"{replicas!r} is not numbers by commas", param_hint="--replicas") from error
+    records = []
+    with count_progress(Console(stderr=True)) as progress:
+        progress("making prompts", 0, 1)
+        prompts = prepare(sizes[0])
+        for size in sizes:
+            for label, name, options in chosen:
+                what = f"{label}, {size.replicas} replicas"
+                progress(what, 0, size.rounds)
+
+                def on_round(done: int, what: str = what, of: int = size.rounds) -> None:
+                    progress(what, done, of)
+
+                records.append(record_of(label, size, measure(name, options, size, prompts, on_round)))
+    if as_json:
+        click.echo(orjson.dumps(records, option=orjson.OPT_INDENT_2).decode())
+    else:
+        # In a file or a pipe nothing is cut.
+        Console(width=None if Console().is_terminal else _FILE_COLUMNS).print(_table(records))
+
+
+def _policy(text: str) -> tuple[str, str, dict[str, Any]]:
+    name, *options = text.strip().split(":")
+    return text.strip(), name, read_flags(options, {})
+
+
+def _table(records: Sequence[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(title="Microseconds of CPU time a decision", title_justify="left")
+    table.add_column("policy", overflow="fold")
+    for title in ("replicas", "marks", "view", "rank", "commit", "all", "rank a replica", "soft state"):
+        table.add_column(title, justify="right")
+    for record in records:
+        rank = "{rank_microseconds:.1f} ({rank_least_microseconds:.1f}-{rank_most_microseconds:.1f})"
+        table.add_row(
+            record["policy"],
+            str(record["replicas"]),
+            f"{record['marks_microseconds']:.1f}",
+            f"{record['view_microseconds']:.1f}",
+            rank.format(**record),
+            f"{record['commit_microseconds']:.1f}",
+            f"{record['total_microseconds']:.1f}",
+            f"{record['rank_microseconds_per_replica']:.2f}",
+            f"{record['soft_state_bytes'] / 2**20:.2f} MiB",
+        )
+    return table
