@@ -86,6 +86,16 @@ def test_who_told_nothing_or_of_another_chain_is_not_known() -> None:
     assert held(table, ask_for([1, 2, 3]), [0, 1, 2]) == [-1, -1, 0]
 
 
+def test_what_follows_a_gap_is_not_held() -> None:
+    """A held block's parent is held: what seems held behind one that is not is chance."""
+    table = DigestTable()
+    ask = prompt(1, 800)
+    names = names_of(ask, 50)
+    table.put(0, Digest.of([*names[:10], *names[11:]], IDENTITY, "a"), 1.0)
+    table.put(1, Digest.of(names[1:], IDENTITY, "a"), 1.0)
+    assert held(table, ask, [0, 1]) == [10, 0]
+
+
 def test_what_was_cleared_is_forgotten_and_cannot_be_confirmed() -> None:
     table = DigestTable()
     ask = prompt(1, 800)

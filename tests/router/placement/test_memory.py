@@ -95,7 +95,6 @@ def test_by_default_it_takes_under_four_mebibytes() -> None:
 
 
 def test_it_works_for_years() -> None:
-    """Weights that grow with time are scaled back before they overflow."""
     policy = affinity()
     prompt = tokens(1, 800)
     for now in (0.0, 1e4, 1e6, 1e8, 3e9):
@@ -104,6 +103,16 @@ def test_it_works_for_years() -> None:
         for number in range(5):
             serve(policy, prompt[:400] + tokens(number + 2, 400), now + number)
         assert known(policy, prompt, now + 10) == 784
+
+
+def test_popularity_fades_however_long_it_has_run() -> None:
+    policy = affinity(popularity_decay_seconds=10)
+    for number in range(400):
+        serve(policy, tokens(number, 100), 1e6)
+    # Much later all that comes begins alike: that is hot, whatever there once was, and spreads.
+    shared = tokens(1000, 1600)
+    served = [serve(policy, shared + tokens(number, 100), 1e6 + 200) for number in range(2000, 2030)]
+    assert len(set(served[-15:])) == 3
 
 
 def test_a_shadow_remembers_for_itself() -> None:

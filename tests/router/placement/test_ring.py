@@ -22,6 +22,7 @@ def homes(ring: Ring) -> list[str]:
 
 def test_a_walk_names_each_once_whatever_the_order_they_were_given_in() -> None:
     ring, other = Ring(NAMES), Ring([*NAMES[::-1], NAMES[3]])
+    assert ring.names == other.names == tuple(sorted(NAMES))
     for key in KEYS[:50]:
         walk = list(ring.walk(key))
         assert sorted(walk) == sorted(NAMES)
