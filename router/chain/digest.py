@@ -22,7 +22,7 @@ _LEAST_BYTES = 64
 MAX_DIGEST_BYTES = 4 * 1024 * 1024
 
 
-_PROBE = np.arange(PROBES, dtype=np.uint64)
+_PROBE = np.arange(PROBES, dtype=np.uint64)[:, None]
 
 
 def is_boundary(depth: int, block_tokens: int) -> bool:
@@ -52,20 +52,23 @@ def _stride(depth: int, block_tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marks:
-    """A chain's boundaries as digests see them: `depths` in blocks, ascending, and two hashes of each name.
+    """A chain's boundaries as digests see them: `depths` in blocks, ascending, and hashes of their names.
 
-    Names are hashes already: two of their halves serve. All arrays are of one length.
+    `reached` are the depths that so many boundaries make: 0, then `depths`.
+    `first` is one hash of each name, `probes` are those by which filters are asked: probes by names.
     """
 
+    reached: npt.NDArray[np.int64]
     depths: npt.NDArray[np.int64]
     first: npt.NDArray[np.uint64]
-    second: npt.NDArray[np.uint64]
+    probes: npt.NDArray[np.uint64]
 
     @classmethod
     def of(cls, names: Sequence[bytes], depths: Sequence[int]) -> Marks:
         """Read the marks of `names` (8 bytes or more each, of one length) at `depths`."""
         first, second = name_halves([names[depth - 1] for depth in depths])
-        return cls(np.array(depths, dtype=np.int64), first, second)
+        reached = np.array((0, *depths), dtype=np.int64)
+        return cls(reached, reached[1:], first, _probes(first, second))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +92,12 @@ class Digest:
         size = min(1 << (least - 1).bit_length(), MAX_DIGEST_BYTES)
         flags = np.zeros(size * 8, dtype=np.uint8)
         if held:
-            flags[probe_positions(*name_halves(held), size * 8)] = 1
+            flags[positions(_probes(*name_halves(held)), size * 8)] = 1
         return cls(identity, epoch, len(held), np.packbits(flags, bitorder="little").tobytes())
 
     def __contains__(self, name: bytes) -> bool:
-        positions = probe_positions(*name_halves([name]), len(self.bits) * 8)[0]
-        return all(self.bits[position >> 3] >> (position & 7) & 1 for position in positions.tolist())
+        where = positions(_probes(*name_halves([name])), len(self.bits) * 8)[:, 0].tolist()
+        return all(self.bits[position >> 3] >> (position & 7) & 1 for position in where)
 
     def to_json(self) -> dict[str, object]:
         """Return the wire form."""
@@ -127,12 +130,14 @@ class Digest:
         return cls(identity, epoch, names, decoded)
 
 
-def probe_positions(
-    first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64], width: int
-) -> npt.NDArray[np.int64]:
-    """Return where names are looked up in a filter of `width` bits (a power of two): names by probes."""
-    step = second | np.uint64(1)
-    return ((first[:, None] + step[:, None] * _PROBE) & np.uint64(width - 1)).astype(np.int64)
+def positions(probes: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.int64]:
+    """Return where probes look in a filter of `width` bits, a power of two."""
+    return (probes & np.uint64(width - 1)).view(np.int64)
+
+
+def _probes(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the probes of names by two hashes of each: probes by names."""
+    return first + (second | np.uint64(1)) * _PROBE
 
 
 def name_halves(names: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:

@@ -102,7 +102,7 @@ class Fleet:
     def view(self, model: str, now: float) -> FleetView:
         """Return the replicas that may serve `model`."""
         roster = self._serving.get(model) or self._who_serves(model)
-        table = self._board.table[:, roster.slots]
+        table = self._board.table.take(roster.slots, axis=1)
         # One that never reported is taken as it stands now.
         np.minimum(table[Column.REPORTED_AT], now, out=table[Column.REPORTED_AT])
         return FleetView(roster, table, self._board.digests)

@@ -62,23 +62,40 @@ Ranking = Sequence[Choice]
 
 
 class LazyRanking(Sequence[Choice]):
-    """A ranking whose choices are made when looked at: of hundreds of replicas one or two ever are."""
+    """A ranking made as far as it is looked at: of hundreds of replicas one or two ever are."""
 
-    __slots__ = ("_make", "_order")
+    __slots__ = ("_first", "_length", "_make", "_order", "_sort")
 
-    def __init__(self, order: Sequence[int], make: Callable[[int], Choice]) -> None:
-        """`order` are places in a fleet view, best first; `make` builds the choice of one."""
-        self._order = order
+    def __init__(
+        self, first: int, length: int, sort: Callable[[], Sequence[int]], make: Callable[[int], Choice]
+    ) -> None:
+        """`first` of `length` places in a fleet view is best; `sort` gives them all, best first.
+
+        `make` builds the choice of one.
+        """
+        self._first = first
+        self._length = length
+        self._sort = sort
         self._make = make
+        self._order: Sequence[int] | None = None
+
+    @classmethod
+    def of(cls, order: Sequence[int], make: Callable[[int], Choice]) -> LazyRanking:
+        """Rank in an order that is known already; it has one place at least."""
+        return cls(order[0], len(order), lambda: order, make)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return self._length
 
     @overload
     def __getitem__(self, index: int) -> Choice: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[Choice]: ...
     def __getitem__(self, index: int | slice) -> Choice | Sequence[Choice]:
+        if index == 0:
+            return self._make(self._first)
+        if self._order is None:
+            self._order = self._sort()
         if isinstance(index, slice):
             return tuple(map(self._make, self._order[index]))
         return self._make(self._order[index])

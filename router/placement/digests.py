@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from router.chain.chain import Chain
-from router.chain.digest import Digest, Marks, probe_positions
+from router.chain.digest import Digest, Marks, positions
 
 _WORD_BITS = 64
 _LEAST_WIDTH = 512
@@ -80,14 +80,16 @@ class DigestTable:
                 [identity == chain.identity for identity in self._identities]
             )
         told = tellers[slots]
-        if not told.any():
+        if not np.logical_or.reduce(told):
             return np.full(len(slots), -1, dtype=np.int64)
         if not len(marks.depths):
             return np.where(told, 0, -1)
-        held = self._holders(marks)
-        counts = np.unpackbits(held.view(np.uint8), axis=1, bitorder="little").sum(axis=0, dtype=np.int64)
-        depths = np.concatenate(([0], marks.depths))
-        return np.where(told, depths[counts[slots]], -1)
+        held = self._holders(marks).view(np.uint8)
+        counts = np.unpackbits(held, axis=1, bitorder="little")
+        # A sum of few bytes is a byte: eight times as fast.
+        size = np.uint8 if len(counts) < 256 else np.uint16
+        depths = marks.reached[np.add.reduce(counts, axis=0, dtype=size)]
+        return np.where(told, depths[slots], -1)
 
     def told_at(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return when each digest was made, -inf without one."""
@@ -95,7 +97,7 @@ class DigestTable:
 
     def _holders(self, marks: Marks) -> npt.NDArray[np.uint64]:
         """Return, for each mark, the bits of those that hold it and all before it: marks by words."""
-        positions = probe_positions(marks.first, marks.second, len(self._rows))
+        rows = self._rows.take(positions(marks.probes, len(self._rows)), axis=0)
         # A held block's parent is held too: what follows a gap is a false positive.
-        found = np.bitwise_and.reduce(self._rows[positions], axis=1)
+        found = np.bitwise_and.reduce(rows, axis=0)
         return np.bitwise_and.accumulate(found, axis=0)

@@ -1,8 +1,8 @@
 """A router's soft memory of prompts: how deep a prompt is known, which prefixes are hot, who served it last.
 
 All of it may be lost at any moment: it sharpens decisions and is never needed for them. It is one table of a
-fixed size, kept like a processor's cache: a name may stand in any of a few places that its hash picks, and
-takes the one that was not used for longest.
+fixed size, kept like a processor's cache: a name may stand in either of two places that its hash
+picks, and takes the one that was not used for longest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from router.placement.ask import Ask
 # Depths at which a prompt is remembered within its first thousand tokens; beyond, as in a digest. Coarser,
 # since most of a chat's names say nothing: where it ends, and where chats part, is kept besides.
 _FIRST_MARKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-_WAYS = 8
+_WAYS = 2
 
 # Weights grow by e^(t/tau) instead of all shrinking; past this exponent they are scaled back.
 _MAX_EXPONENT = 40.0
@@ -41,6 +41,8 @@ _ENTRY = np.dtype(
         ("tail_bytes", "<u2"),
         # The name by which the first prompt that went on from that end did so; 0 if none did.
         ("child", "<u4"),
+        # How many blocks behind it, before the next mark, the last prompt ended that did so.
+        ("beyond", "<u2"),
         # Who served it last.
         ("server", "<u2"),
     ]
@@ -53,16 +55,17 @@ Positions = npt.NDArray[np.int64]
 class Recall:
     """What is remembered of a prompt: known to `depth` blocks, sent last, at `at`, to the replica `server`.
 
-    `epoch` is the life of that replica's cache at the time. `continues` is true where the prompt goes on from
-    one seen before, not merely shares a beginning with one. `hot_depth` leading blocks are common to many.
+    `epoch` is the life of that replica's cache at the time. `hot_depth` leading blocks are shared by
+    `hot_share` of all conversations, `everywhere_depth` by so many that all replicas should hold them.
     """
 
     depth: int = 0
     at: float = float("-inf")
     server: str = ""
     epoch: str = ""
-    continues: bool = False
     hot_depth: int = 0
+    hot_share: float = 0.0
+    everywhere_depth: int = 0
 
 
 _NOTHING = Recall()
@@ -77,7 +80,7 @@ class Memory:
     """
 
     def __init__(self, names: int, keep_seconds: float, decay_seconds: float) -> None:
-        """Room for `names`, 32 bytes each."""
+        """Room for `names`, 34 bytes each."""
         sets = -(-names // _WAYS)
         table = {field: np.zeros(sets * _WAYS, dtype=_ENTRY[field]) for field in _ENTRY.names or ()}
         self._names = table["name"]
@@ -86,6 +89,7 @@ class Memory:
         self._tails = table["tail"]
         self._tail_bytes = table["tail_bytes"]
         self._children = table["child"]
+        self._beyond = table["beyond"]
         self._servers = table["server"]
         self._at.fill(-np.inf)
         self._sets = self._names.reshape(sets, _WAYS)
@@ -102,64 +106,101 @@ class Memory:
         """What the table takes, however much is in it."""
         return len(self._names) * _ENTRY.itemsize
 
-    def recall(self, ask: Ask, share: float, least: float, now: float) -> Recall:
-        """Return what is known of the prompt; hot is what `share` of all conversations and `least` have.
+    def recall(self, ask: Ask, hot: float, everywhere: float, least: float, now: float) -> Recall:
+        """Return what is known of the prompt. Changes nothing.
 
-        Changes nothing.
+        Hot is what a share of `hot` of all conversations have in common, and `least` conversations at least;
+        everywhere belongs what a share of `everywhere` have.
         """
         chain = ask.chain
         if chain is None or not len(ask.marks.depths):
             return _NOTHING
-        depths = ask.marks.depths
-        places = self._find(ask.marks.first)
-        fresh = self._fresh(places, ask.marks.first, now).nonzero()[0]
+        depths, names = ask.marks.depths, ask.marks.first
+        places = self._find(names)
+        fresh = self._fresh(places, names, now).nonzero()[0]
         if not len(fresh):
             return _NOTHING
-        last = int(fresh[-1])
-        depth, place = int(depths[last]), int(places[last])
-        continues = self._goes_on(chain, depth, place)
-        floor = max(share * self._total, least * self._scale(now))
-        hot = (self._branches[places[fresh]] >= floor).nonzero()[0]
-        hot_depth = 0
-        if len(hot):
-            # Block by block to where conversations part, so that all turns of one find the same place.
-            mark = int(fresh[hot[-1]])
-            hot_depth = int(depths[mark])
-            between, found = self._between(ask, mark, now)
-            hottest = (self._branches[found] >= floor).nonzero()[0]
-            if len(hottest):
-                hot_depth = int(between[hottest[-1]])
-        # The same for where the prompt is known to: a parting or an end may stand there.
-        between, found = self._between(ask, last, now)
-        for depth, place in zip(between.tolist(), found.tolist(), strict=True):
-            continues = continues or self._goes_on(chain, depth, place)
+        depth, place = self._end(ask, int(depths[fresh[-1]]), int(places[fresh[-1]]), now)
         server, epoch = self._lives[self._servers[place]]
-        return Recall(depth, float(self._at[place]), server, epoch, continues, hot_depth)
+        hot_depth, weight, everywhere_depth = 0, 0.0, 0
+        least *= self._scale(now)
+        floor = max(hot * self._total, least)
+        weights = self._branches[places[fresh]]
+        if weights[0] >= floor:
+            popular = int((weights >= floor).nonzero()[0][-1])
+            hot_depth, weight = int(depths[fresh[popular]]), float(weights[popular])
+            # Block by block to where conversations part, so that all turns of one find the same place.
+            between, found = self._between(ask, int(fresh[popular]), now)
+            if len(found):
+                finer = self._branches[found]
+                hotter = (finer >= floor).nonzero()[0]
+                if len(hotter):
+                    hot_depth, weight = int(between[hotter[-1]]), float(finer[hotter[-1]])
+            floor = max(everywhere * self._total, least)
+            if weight >= floor:
+                everywhere_depth = hot_depth
+            elif weights[0] >= floor:
+                everywhere_depth = int(depths[fresh[(weights >= floor).nonzero()[0][-1]]])
+        share = weight / self._total if weight else 0.0
+        at = float(self._at[place])
+        return Recall(depth, at, server, epoch, hot_depth, share, everywhere_depth)
 
-    def record(self, ask: Ask, recall: Recall, server: str, epoch: str, now: float) -> None:
-        """Remember a prompt that `server` took; `recall` is what was known of it before."""
+    def record(self, ask: Ask, server: str, epoch: str, now: float) -> None:
+        """Remember a prompt that `server` took."""
         chain = ask.chain
         if chain is None or not chain.names:
             return
+        known, continues = self._known(ask, now)
         scale = self._advance(now)
-        if not recall.continues:
+        if not continues:
             self._total += scale
-        depths = np.array(self._depths_to_record(chain, recall), dtype=np.int64)
+        depths = np.array(_depths_to_record(chain, known, continues), dtype=np.int64)
         names, _ = name_halves([chain.names[depth - 1] for depth in depths.tolist()])
         places = self._find(names)
-        known = self._names[places] == names
-        places = self._claim(places, names, known)
+        there = self._names[places] == names
+        # Before others take places, lest they take those.
+        self._at[places[there]] = now
+        self._claim(places, names, ~there)
         self._at[places] = now - depths * _SECONDS_PER_BLOCK
         self._servers[places] = self._life(server, epoch)
-        if not recall.continues:
-            shared = places[known & (depths <= recall.depth)]
-            self._branches[shared] += np.float32(scale)
-        elif recall.depth < len(chain.names):
-            place = places[depths.searchsorted(recall.depth)]
+        if not continues:
+            self._branches[places[there & (depths <= known)]] += np.float32(scale)
+        elif known < len(chain.names):
+            place = places[depths.searchsorted(known)]
             if not self._children[place]:
-                self._children[place] = _child(chain, recall.depth)
+                self._children[place] = _child(chain, known)
+        mark = ask.marks.depths[-1]
+        self._beyond[places[depths.searchsorted(mark)]] = depths[-1] - mark
         self._tails[places[-1]] = _hash(chain.remainder)
         self._tail_bytes[places[-1]] = len(chain.remainder)
+
+    def _end(self, ask: Ask, depth: int, place: int, now: float) -> tuple[int, int]:
+        """Return how deep the prompt is known, and its place, where it ended behind its last known mark."""
+        deeper = depth + int(self._beyond[place])
+        names = ask.chain.names if ask.chain else ()
+        if depth < deeper <= len(names):
+            name = int.from_bytes(names[deeper - 1][:8], "little")
+            found = name % len(self._sets) * _WAYS
+            found += int(self._names[found + 1]) == name
+            if int(self._names[found]) == name and self._at[found] >= now - self._keep:
+                return deeper, found
+        return depth, place
+
+    def _known(self, ask: Ask, now: float) -> tuple[int, bool]:
+        """Return how many blocks of the prompt are known, and whether it goes on from one seen before."""
+        chain, marks = ask.chain, ask.marks
+        places = self._find(marks.first)
+        fresh = self._fresh(places, marks.first, now).nonzero()[0]
+        if chain is None or not len(fresh):
+            return 0, False
+        last = int(fresh[-1])
+        depth = int(marks.depths[last])
+        continues = self._goes_on(chain, depth, int(places[last]))
+        # Between two marks a parting or an end may stand.
+        between, found = self._between(ask, last, now)
+        for depth, place in zip(between.tolist(), found.tolist(), strict=True):
+            continues = continues or self._goes_on(chain, depth, place)
+        return depth, continues
 
     def _between(self, ask: Ask, mark: int, now: float) -> tuple[Positions, Positions]:
         """Return the depths, and their places, remembered of the prompt between a mark and the next."""
@@ -174,44 +215,28 @@ class Memory:
         fresh = self._fresh(places, hashes, now).nonzero()[0]
         return fresh + begin + 1, places[fresh]
 
-    def _depths_to_record(self, chain: Chain, recall: Recall) -> list[int]:
-        count = len(chain.names)
-        marks = _marks(count, chain.block_tokens)
-        depths = {*marks, count}
-        if recall.depth:
-            depths.add(recall.depth)
-            if recall.depth < count and not recall.continues:
-                # Here conversations part: leave the next one a finer scale to see just where.
-                following = next((mark for mark in marks if mark > recall.depth), count + 1)
-                depths.update(range(recall.depth + 1, following))
-        return sorted(depths)
-
     def _find(self, names: npt.NDArray[np.uint64]) -> Positions:
         """Return where each name stands; where it does not, some place of another."""
         sets = (names % self._set_count).astype(np.int64)
-        ways = (self._sets[sets] == names[:, None]).argmax(axis=1)
-        places: Positions = sets * _WAYS + ways
+        places: Positions = sets * _WAYS
+        places += self._sets[sets, 1] == names
         return places
 
     def _fresh(self, places: Positions, names: npt.NDArray[np.uint64], now: float) -> npt.NDArray[np.bool_]:
         fresh: npt.NDArray[np.bool_] = (self._names[places] == names) & (self._at[places] >= now - self._keep)
         return fresh
 
-    def _claim(
-        self, places: Positions, names: npt.NDArray[np.uint64], known: npt.NDArray[np.bool_]
-    ) -> Positions:
-        """Give every name that is not known the place in its set that was not used for longest."""
-        new = (~known).nonzero()[0]
-        if len(new):
-            sets = places[new] // _WAYS
-            oldest = self._at.reshape(-1, _WAYS)[sets].argmin(axis=1)
-            taken = sets * _WAYS + oldest
-            places[new] = taken
-            self._names[taken] = names[new]
-            self._branches[taken] = 0.0
-            self._tails[taken] = 0
-            self._children[taken] = 0
-        return places
+    def _claim(self, places: Positions, names: npt.NDArray[np.uint64], new: npt.NDArray[np.bool_]) -> None:
+        """Give every new name the place in its set that was not used for longest; `places` is changed."""
+        sets = places[new] // _WAYS
+        taken = sets * _WAYS
+        taken += self._at[taken + 1] < self._at[taken]
+        places[new] = taken
+        self._names[taken] = names[new]
+        self._branches[taken] = 0.0
+        self._tails[taken] = 0
+        self._children[taken] = 0
+        self._beyond[taken] = 0
 
     def _goes_on(self, chain: Chain, depth: int, place: int) -> bool:
         """Say whether an earlier prompt ended `depth` blocks in, and this one goes on just as it did.
@@ -248,6 +273,19 @@ class Memory:
             self._branches *= np.float32(shrink)
             self._start = now
         return self._scale(now)
+
+
+def _depths_to_record(chain: Chain, known: int, continues: bool) -> list[int]:
+    count = len(chain.names)
+    marks = _marks(count, chain.block_tokens)
+    depths = {*marks, count}
+    if known:
+        depths.add(known)
+        if known < count and not continues:
+            # Here conversations part: leave the next one a finer scale to see just where.
+            following = next((mark for mark in marks if mark > known), count + 1)
+            depths.update(range(known + 1, following))
+    return sorted(depths)
 
 
 def _hash(data: bytes) -> int:

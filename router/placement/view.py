@@ -202,18 +202,33 @@ class FleetView:
         mixed *= _MIX
         return mixed
 
-    def wait_seconds(self, now: float) -> Floats:
-        """Return, for each replica, how long a request sent now would wait for its prefill to begin."""
+    def wait_seconds(self, now: float, others_share: float = 0.0) -> Floats:
+        """Return, for each replica, how long a request sent now would wait for its prefill to begin.
+
+        Routers that see the same reports choose alike: `others_share` of what this one sent since is added
+        for each of the others. How many there are shows in what replicas run and what of it is this one's.
+        """
         table = self.table
-        wait: Floats = table[Column.WORK_SECONDS] + table[Column.OWN_WORK_SECONDS]
+        own = table[Column.OWN_WORK_SECONDS]
+        if others_share:
+            in_flight, _, _, running, waiting = np.add.reduce(
+                table[Column.IN_FLIGHT : Column.KV_USAGE], axis=1
+            ).tolist()
+            others = (running + waiting) / max(1.0, in_flight) - 1
+            if others > 0:
+                own = own * (1 + others_share * others)
+        wait: Floats = table[Column.WORK_SECONDS] + own
         wait += table[Column.REPORTED_AT]
         wait -= now
         return np.maximum(wait, 0.0, out=wait)
 
     def prefill_seconds(self, prompt_tokens: int, hit_tokens: Floats | Tokens | float) -> Floats:
-        """Return S(prompt_tokens, hit_tokens) of each replica; hits are one number or one a replica."""
+        """Return S(prompt_tokens, hit_tokens) of each replica; hits are one number, or one or more a replica.
+
+        Of more, the last axis goes by replica.
+        """
         table = self.table
-        uncached = np.maximum(1.0, prompt_tokens - np.asarray(hit_tokens, dtype=np.float64))
+        uncached = np.maximum(1.0, np.float64(prompt_tokens) - hit_tokens)
         seconds: Floats = prompt_tokens - uncached * 0.5
         seconds = seconds * table[Column.PER_TOKEN_CONTEXT_SECONDS]
         seconds += table[Column.PER_TOKEN_SECONDS]
@@ -229,7 +244,9 @@ class FleetView:
         """
         if ask.chain is None:
             return np.full(len(self), -1, dtype=np.int64)
-        blocks = self.caches.held_blocks(ask.chain, ask.marks, self.roster.slots)
-        tokens = blocks * ask.chain.block_tokens
-        known = (blocks >= 0) & (self.caches.told_at(self.roster.slots) >= least_told_at)
+        slots = self.roster.slots
+        tokens = self.caches.held_blocks(ask.chain, ask.marks, slots)
+        tokens *= ask.chain.block_tokens
+        known = tokens >= 0
+        known &= self.caches.told_at(slots) >= least_told_at
         return np.where(known, tokens, -1)

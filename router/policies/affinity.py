@@ -8,7 +8,10 @@ Near-ties fall by hash.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +43,14 @@ class Config(Options):
     near_tie_seconds: float = Field(
         0.020, ge=0, le=10, description="Scores closer than this are equal; smaller makes stale routers herd."
     )
+    others_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="How far other routers are taken to have done as this one since replicas last reported.",
+    )
     beginning_slack: float = Field(
-        1.0,
+        0.1,
         ge=0,
         le=10,
         description="How much longer a new conversation may wait, as a share of its prefill, to begin where"
@@ -55,6 +64,13 @@ class Config(Options):
         ge=0,
         le=1,
         description="The same where digests tell residency: just enough to gather new prefixes.",
+    )
+    copies_slack: float = Field(
+        3,
+        ge=1,
+        le=100,
+        description="What a share of all conversations have in common is copied to so many times that share"
+        " of the replicas: fewer would be overloaded by it, more would crowd caches out.",
     )
     second_share: float = Field(
         0.3,
@@ -85,7 +101,7 @@ class Config(Options):
         1200, ge=1, le=86_400, description="How long a prompt is remembered; about as long as caches keep it."
     )
     remember_names: int = Field(
-        120_000, ge=64, le=10_000_000, description="Names remembered, 32 bytes each; 120,000 take 3.8 MB."
+        120_000, ge=64, le=10_000_000, description="Names remembered, 34 bytes each; 120,000 take 4.1 MB."
     )
 
 
@@ -93,15 +109,16 @@ class Config(Options):
 class _Prefix:
     """What a chain and memory say before replicas are looked at; lengths in tokens, replicas by place.
 
-    `known` was sent somewhere by this router; `hot` is known and so popular that all replicas should hold it.
-    `common` is not held against a replica that lacks it: hot parts and small preambles are copied, lest one
-    replica that had them first drew all new conversations. `home` and `second` are -1 where there is none.
+    `known` was sent somewhere by this router. `common` of it, one number for all or one a replica, is so
+    popular that the replica should hold a copy: it is not held against one that lacks it, lest the one that
+    had it first drew all new conversations. `private` is what comes after all that is common somewhere.
+    `home` and `second` are -1 where there is none.
     """
 
     key: bytes
     known: int
-    hot: int
-    common: int
+    common: Tokens | int
+    private: int
     home: int
     second: int
 
@@ -120,10 +137,13 @@ class Policy:
         config = self._config
         recall = self._recall(ask, fleet.members, now)
         prefix = self._prefix(ask, fleet, recall)
-        expected, told = self._expected(ask, fleet, prefix, recall, now)
-        wait = fleet.wait_seconds(now)
-        prefill = fleet.prefill_seconds(ask.prompt_tokens, expected)
-        score = wait + fleet.prefill_seconds(ask.prompt_tokens, np.maximum(expected, prefix.common))
+        expected, told, told_by_all = self._expected(ask, fleet, prefix, recall, now)
+        wait = fleet.wait_seconds(now, self._config.others_share)
+        hits = np.empty((2, len(fleet)))
+        hits[0] = expected
+        np.maximum(expected, prefix.common, out=hits[1])
+        prefill, score = fleet.prefill_seconds(ask.prompt_tokens, hits)
+        score += wait
         if prefix.home >= 0:
             score[prefix.home] -= self._bonus(ask, fleet, prefix, bool(told[prefix.home]))
 
@@ -131,15 +151,25 @@ class Policy:
         near = float(score[best]) + config.near_tie_seconds
         # A conversation that nobody holds yet may begin anywhere: where least is going on, as it stays there
         # for all its turns. Without digests it must begin at its home, or it would not be found again.
-        anywhere = bool(told.all()) and int(expected.max()) <= prefix.common
+        anywhere = told_by_all and int(np.maximum.reduce(expected)) <= prefix.private
         if anywhere:
             near += config.beginning_slack * float(prefill[best])
-        # Near-equals go first, the home before the others; what is left to chance falls by hash.
         tied = score <= near
-        rank = np.where(tied, fleet.table[Column.IN_FLIGHT] if anywhere else 0.0, score + _TIED_FIRST)
-        if prefix.home >= 0 and tied[prefix.home]:
-            rank[prefix.home] -= 0.5
-        places = np.lexsort((fleet.tie_breaks(prefix.key), rank)).tolist()
+
+        def sort() -> list[int]:
+            """Near-equals go first, the home before the others; what is left to chance falls by hash."""
+            rank = np.where(tied, fleet.table[Column.IN_FLIGHT] if anywhere else 0.0, score + _TIED_FIRST)
+            if prefix.home >= 0 and tied[prefix.home]:
+                rank[prefix.home] -= 0.5
+            order: list[int] = np.lexsort((fleet.tie_breaks(prefix.key), rank)).tolist()
+            return order
+
+        if np.count_nonzero(tied) == 1:
+            first = best
+        elif prefix.home >= 0 and tied[prefix.home] and not anywhere:
+            first = prefix.home
+        else:
+            first = sort()[0]
 
         def choice(place: int) -> Choice:
             return Choice(
@@ -152,28 +182,54 @@ class Policy:
                 float(score[place]),
             )
 
-        return LazyRanking(places, choice)
+        return LazyRanking(first, len(fleet), sort, choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Remember the prompt and who serves it."""
-        recall = self._recall(ask, 1, now)
-        self._memory.record(ask, recall, choice.name, choice.epoch, now)
+        self._memory.record(ask, choice.name, choice.epoch, now)
 
     def _recall(self, ask: Ask, members: int, now: float) -> Recall:
-        """Return what is known of the prompt; hot is what is more than one replica's share."""
-        return self._memory.recall(ask, 1 / members, self._config.least_conversations, now)
+        """Return what is known of the prompt; hot is what deserves more than one copy."""
+        slack = self._config.copies_slack
+        return self._memory.recall(
+            ask, 1 / (slack * members), 1 / slack, self._config.least_conversations, now
+        )
 
     def _prefix(self, ask: Ask, fleet: FleetView, recall: Recall) -> _Prefix:
+        """Say what is common, and to whom; home is the ring's choice among those with the copies."""
         chain = ask.chain
-        hot = recall.hot_depth
-        common = max(hot, self._preamble_depth(chain)) if chain else 0
-        key = ask.key_at(common + 1)
-        places = fleet.places
-        alive = (places[name] for name in fleet.ring.walk(key) if name in places)
         block = chain.block_tokens if chain else 1
-        return _Prefix(
-            key, recall.depth * block, hot * block, common * block, next(alive, -1), next(alive, -1)
+        everywhere = max(recall.everywhere_depth, self._preamble_depth(chain)) if chain else 0
+        depth = max(recall.hot_depth, everywhere)
+        copies = ceil(self._config.copies_slack * recall.hot_share * fleet.members)
+        key = ask.key_at(depth + 1)
+        holders = (
+            self._holders(ask, fleet, depth, copies) if everywhere < depth and copies < fleet.members else []
         )
+        if holders:
+            copied: Tokens = np.full(len(fleet), everywhere * block, dtype=np.int64)
+            copied[holders] = depth * block
+            common: Tokens | int = copied
+            homes = islice((place for place in self._alive(fleet, key) if place in holders), 2)
+        else:
+            common = depth * block
+            homes = islice(self._alive(fleet, key), 2)
+        home, second = (*homes, -1, -1)[:2]
+        return _Prefix(key, recall.depth * block, common, depth * block, home, second)
+
+    @staticmethod
+    def _holders(ask: Ask, fleet: FleetView, depth: int, copies: int) -> list[int]:
+        """Return who should hold copies of the first `depth` blocks: the same, whoever of them is dead."""
+        ring = fleet.ring
+        # The ring is over all members, those that serve other models too.
+        walked = islice(ring.walk(ask.key_at(depth)), ceil(copies * len(ring.names) / fleet.members))
+        return [fleet.places[name] for name in walked if name in fleet.places]
+
+    @staticmethod
+    def _alive(fleet: FleetView, key: bytes) -> Iterator[int]:
+        """Walk the ring from the key's place, over the replicas that are there."""
+        places = fleet.places
+        return (places[name] for name in fleet.ring.walk(key) if name in places)
 
     def _preamble_depth(self, chain: Chain) -> int:
         """Return how many blocks lie wholly in a small preamble."""
@@ -183,34 +239,43 @@ class Policy:
 
     def _expected(
         self, ask: Ask, fleet: FleetView, prefix: _Prefix, recall: Recall, now: float
-    ) -> tuple[Tokens, npt.NDArray[np.bool_]]:
-        """Return the tokens that each replica is expected to hold, and whether its digest told so."""
+    ) -> tuple[Tokens, npt.NDArray[np.bool_], bool]:
+        """Return the tokens that each replica is expected to hold, whether its digest told, and all did."""
         config = self._config
-        expected = np.full(len(fleet), prefix.hot, dtype=np.int64)
-        if prefix.second >= 0:
-            expected[prefix.second] = prefix.hot + int(config.second_share * (prefix.known - prefix.hot))
-        if prefix.home >= 0:
-            expected[prefix.home] = prefix.known
         last = fleet.places.get(recall.server, -1)
         renewed = last >= 0 and fleet.epochs[last] != recall.epoch
-        if last >= 0:
-            # It served this prompt; if it has started anew since, nothing is left of it.
-            expected[last] = 0 if renewed else prefix.known
-        told = np.zeros(len(fleet), dtype=np.bool_)
         if config.use_digests:
-            held = fleet.held_tokens(ask, now - config.digest_max_age_seconds)
-            told = held >= 0
-            expected = np.where(told, held, expected)
-            if last >= 0 and not renewed:
-                told_at = fleet.caches.told_at(fleet.roster.slots[last : last + 1])[0]
-                if recall.at > told_at - config.digest_lag_seconds:
-                    # Sent there since the digest was made, or so shortly before that it cannot tell yet.
-                    expected[last] = max(int(expected[last]), prefix.known)
-        if ask.chain:
+            expected = fleet.held_tokens(ask, now - config.digest_max_age_seconds)
+            told = expected >= 0
+            told_by_all = int(np.minimum.reduce(expected)) >= 0
+        else:
+            told, told_by_all = np.zeros(len(fleet), dtype=np.bool_), False
+        if not told_by_all:
+            guessed = self._guessed(fleet, prefix, last, renewed)
+            expected = np.where(told, expected, guessed) if config.use_digests else guessed
+        if last >= 0 and not renewed and told[last] and expected[last] < prefix.known:
+            told_at = fleet.caches.told_at(fleet.roster.slots[last : last + 1])[0]
+            if recall.at > told_at - config.digest_lag_seconds:
+                # Sent there since the digest was made, or so shortly before that it cannot tell yet.
+                expected[last] = prefix.known
+        if ask.chain and ask.prompt_tokens <= len(ask.chain.names) * ask.chain.block_tokens:
             # One token at least is always computed, and blocks hit whole.
             block = ask.chain.block_tokens
             np.minimum(expected, (ask.prompt_tokens - 1) // block * block, out=expected)
-        return expected, told
+        return expected, told, told_by_all
+
+    def _guessed(self, fleet: FleetView, prefix: _Prefix, last: int, renewed: bool) -> Tokens:
+        """Return what replicas are expected to hold that do not tell."""
+        expected = np.full(len(fleet), np.minimum(prefix.common, prefix.known), dtype=np.int64)
+        if prefix.second >= 0:
+            hot = int(expected[prefix.second])
+            expected[prefix.second] = hot + int(self._config.second_share * (prefix.known - hot))
+        if prefix.home >= 0:
+            expected[prefix.home] = prefix.known
+        if last >= 0:
+            # It served this prompt; if it has started anew since, nothing is left of it.
+            expected[last] = 0 if renewed else prefix.known
+        return expected
 
     def _bonus(self, ask: Ask, fleet: FleetView, prefix: _Prefix, told: bool) -> float:
         """Return the seconds granted to the home: a share of computing all that is not common."""
@@ -218,4 +283,4 @@ class Policy:
         share = config.home_bonus_with_digests if told else config.home_bonus
         cost = PrefillCost(*fleet.table[Column.BASE_SECONDS :, prefix.home].tolist())
         length = ask.prompt_tokens
-        return share * (cost.seconds(length, prefix.common) - cost.seconds(length, length - 1))
+        return share * (cost.seconds(length, prefix.private) - cost.seconds(length, length - 1))

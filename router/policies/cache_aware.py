@@ -103,7 +103,7 @@ class Policy:
                 float(in_flight[place]),
             )
 
-        return LazyRanking(sorted(queue, key=lambda place: place != first), choice)
+        return LazyRanking.of(sorted(queue, key=lambda place: place != first), choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Put the prompt into the replica's tree, and let go what exceeds the bounds."""

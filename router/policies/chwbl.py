@@ -65,7 +65,7 @@ class Policy:
                 score=float(walk.index(place)),
             )
 
-        return LazyRanking(sorted(walk, key=lambda place: bool(over[place])), choice)
+        return LazyRanking.of(sorted(walk, key=lambda place: bool(over[place])), choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Nothing to learn: the ring and the leases are all there is."""

@@ -85,7 +85,7 @@ class Policy:
                 float(wait[place] + prefill[place]),
             )
 
-        return LazyRanking([*pair, *(place for place in walk if place not in pair)], choice)
+        return LazyRanking.of([*pair, *(place for place in walk if place not in pair)], choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Count the request's prefix, and tell it apart by more from now on where it is hot."""

@@ -114,7 +114,7 @@ class Policy:
                 float(cost[place]),
             )
 
-        return LazyRanking(sorted(range(len(fleet)), key=order), choice)
+        return LazyRanking.of(sorted(range(len(fleet)), key=order), choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Note the prefill until it should be done and the prompt, and forget what cannot count any more."""

@@ -80,7 +80,7 @@ class Policy:
                 -float(held[place]),
             )
 
-        return LazyRanking(order, choice)
+        return LazyRanking.of(order, choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Count the request, and forget those older than the window."""

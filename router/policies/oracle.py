@@ -53,7 +53,7 @@ class Policy:
                 float(score[place]),
             )
 
-        return LazyRanking(sorted(range(len(fleet)), key=order), choice)
+        return LazyRanking.of(sorted(range(len(fleet)), key=order), choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Nothing to learn: all is known."""

@@ -43,7 +43,7 @@ class Policy:
                 score=float(in_flight[place]),
             )
 
-        return LazyRanking([*sorted(pair, key=lambda place: float(in_flight[place])), *others], choice)
+        return LazyRanking.of([*sorted(pair, key=lambda place: float(in_flight[place])), *others], choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Nothing to learn: leases are counted by the fleet."""

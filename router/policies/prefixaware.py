@@ -85,7 +85,7 @@ class Policy:
                 -float(tokens),
             )
 
-        return LazyRanking(sorted(range(len(fleet)), key=order), choice)
+        return LazyRanking.of(sorted(range(len(fleet)), key=order), choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Put the prompt into the trie, and let what was seen longest ago go."""
