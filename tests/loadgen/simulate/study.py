@@ -1,7 +1,7 @@
 """The study's algorithm as it was written down, before any change: what `affinity` must not be worse than.
 
-The shallowest anchor that is not hot by a count-min sketch of requests is the key; anchors are at multiples of
-512 tokens; a hot prefix is assumed on every replica. Written for comparison, not for speed.
+The shallowest anchor that is not hot by a count-min sketch of requests is the key; anchors stand at
+multiples of 512 tokens; a hot prefix is assumed on every replica. Written for comparison, not for speed.
 """
 
 from __future__ import annotations
