@@ -17,12 +17,17 @@ _ROUNDS = 2
 
 
 def cache_blocks(trace: Trace, replicas: int, factor: float) -> int:
-    """Return the blocks of each replica's cache."""
+    """Return the blocks of each replica's cache: at least as many as the longest prompt fills.
+
+    A replica turns away what its cache cannot hold: a share of few blocks would say nothing of routing.
+    """
+    longest = max((request.prompt_tokens for request in trace.requests), default=0) // trace.block_tokens
     fixed = _FIXED_TOKENS.get(trace.name)
     if fixed is not None:
-        return max(1, int(factor * fixed / trace.block_tokens))
-    share = _SHARES.get(trace.name, _USUAL_SHARE)
-    return max(1, int(factor * share * trace.distinct_blocks() / replicas))
+        blocks = factor * fixed / trace.block_tokens
+    else:
+        blocks = factor * _SHARES.get(trace.name, _USUAL_SHARE) * trace.distinct_blocks() / replicas
+    return max(1, longest, int(blocks))
 
 
 def time_scale(workload: Workload, scenario: Scenario, utilisation: float) -> float:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from loadgen.simulate.simulate import SimulationError, simulate
+from loadgen.simulate.sizing import cache_blocks
+from loadgen.traces.catalog import open_trace
 from loadgen.traces.trace import Trace, TraceError
 from router.policies import policy_names
 from tests.loadgen.simulate.scenes import WATCHER, chats, request, trace_of
@@ -132,6 +134,19 @@ def test_the_papers_measures_size_the_caches_and_set_the_pace() -> None:
     ]
     assert hits == sorted(hits)
     assert hits[0] < hits[2]
+
+
+def test_a_cache_holds_the_longest_prompt_of_a_small_trace() -> None:
+    """A fifth of its blocks, shared among many, would hold none: all would be turned away."""
+    few = trace_of(request(0, 950, *range(10)), request(9, 400, 20, 21, 22, 23), request(9, 950, *range(10)))
+    assert [cache_blocks(few, replicas, 1) for replicas in (1, 64)] == [9, 9]
+    assert cache_blocks(few, 1, 10) == 2 * few.distinct_blocks()
+    (record,) = simulate(few, "affinity", replicas=64, routers=1, oracle=False).records
+    assert record["rejected"] == 0
+
+
+def test_the_sizes_of_shipped_traces_are_the_studys() -> None:
+    assert cache_blocks(open_trace("conversation"), 16, 1) == 2284
 
 
 def test_frames_say_what_they_need() -> None:
