@@ -15,7 +15,7 @@ _COMMANDS = {
     "demo": "Show what prefix affinity gives: a real model, three replicas, two policies.",
     "explain": "Tell where a router sends a request, and why it missed what it missed.",
     "gate": "Hold a live address to the hit ratio that it had.",
-    "lint": "Tell which places of a log's prompts keep them from sharing, and at what cost.",
+    "lint": "Tell which places of prompts keep them from sharing, and at what cost.",
     "load": "Drive a workload against an OpenAI-compatible address and report on it.",
     "replay": "Drive a trace against a live fleet, beside what the simulator says of it.",
     "replica": "Run one replica.",

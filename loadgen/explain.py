@@ -1,4 +1,4 @@
-"""Asks a router why: reads its explanations and shadow reports, and shows them as tables."""
+"""Asks a router why: reads its explanations and reports, and shows them as tables."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def explain_request(url: str, request_id: str) -> dict[str, Any]:
 def shadow_report(url: str) -> dict[str, Any]:
     """Ask what the policies in shadow would do; ExplainError where nobody tells."""
     return _ask("GET", f"{url}/debug/shadow", "policies under observe.shadow")
+
+
+def layout_report(url: str) -> dict[str, Any]:
+    """Ask what the layouts of the router's prompts cost; ExplainError where nobody tells."""
+    option = "observe.explain = true and observe.layout.sample_share above 0"
+    return _ask("GET", f"{url}/debug/layout", option)
 
 
 def _ask(method: str, url: str, option: str, **fields: Any) -> dict[str, Any]:

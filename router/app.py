@@ -21,6 +21,8 @@ from router.gateway.prepare import Preparer
 from router.gateway.relay import Relay
 from router.gateway.upstream import Upstream
 from router.observe.decisions import Decisions
+from router.observe.layout.metrics import LayoutMetrics
+from router.observe.layout.watch import LayoutWatch
 from router.observe.ledger import Ledger
 from router.observe.metrics import RouterMetrics
 from router.observe.shadow import Shadow, Shadows
@@ -45,7 +47,11 @@ class Router:
         self._metrics = RouterMetrics()
         policy = load_policy(config.policy.name, config.policy.options)
         shadows = _shadows(config, self._metrics)
-        self.preparer = Preparer(config.chain, config.models, config.limits)
+        layout = config.observe.layout
+        watch = LayoutWatch(layout) if layout.sample_share > 0 else None
+        if watch is not None:
+            self._metrics.registry.register(LayoutMetrics(watch))
+        self.preparer = Preparer(config.chain, config.models, config.limits, watch)
         self._upstream = Upstream(config.limits)
         # Probes never wait behind requests, nor follow what a replica says or the environment proxies.
         self._control = aiohttp.ClientSession(
@@ -74,7 +80,7 @@ class Router:
             self._metrics,
         )
         ledger = Ledger(self._metrics, config.observe.access_log)
-        debug = Debug(config, self.preparer, decider, witness, decisions, shadows)
+        debug = Debug(config, self.preparer, decider, witness, decisions, shadows, watch)
         self._gateway = Gateway(
             config, self.fleet, self.preparer, decider, relay, witness, ledger, self._metrics, debug
         )

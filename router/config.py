@@ -185,6 +185,32 @@ class ShadowOptions(Options):
     )
 
 
+class LayoutOptions(Options):
+    """What the lint of live layouts may cost."""
+
+    sample_share: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="Most of the requests that are looked at: a layout shows in a few. 0 turns the lint off.",
+    )
+    memory_bytes: int = Field(
+        16 * 1024 * 1024,
+        ge=64 * 1024,
+        le=4 * 1024**3,
+        description="For hashes of prompts seen lately: about a thousand conversations.",
+    )
+    prompts: int = Field(
+        4096, ge=2, le=1_000_000, description="Remembered at most; a conversation counts once."
+    )
+    body_bytes: int = Field(
+        256 * 1024,
+        ge=1024,
+        le=64 * 1024 * 1024,
+        description="Larger ones are left out and counted: the first look at so many messages takes 75 ms.",
+    )
+
+
 class ObserveOptions(Options):
     """What is told."""
 
@@ -203,11 +229,15 @@ class ObserveOptions(Options):
         " reaches the port could ask which prefixes are cached.",
     )
     explained_requests: int = Field(
-        1024, ge=1, le=65_536, description="How many of the last requests can be explained; 4 kB each."
+        1024,
+        ge=1,
+        le=65_536,
+        description="How many of the last requests can be explained; up to 9 kB each, on a fleet of 256.",
     )
     shadow: tuple[ShadowOptions, ...] = Field(
         (), max_length=16, description="Policies in shadow, reported by /debug/shadow and in metrics."
     )
+    layout: LayoutOptions = LayoutOptions()
 
     @field_validator("shadow")
     @classmethod

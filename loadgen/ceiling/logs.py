@@ -11,8 +11,9 @@ from loadgen.ceiling.prompts import PromptNamer
 from loadgen.traces.request_log import LoggedRequest
 from router.chain.prompt import PromptError
 from router.observe.layout.memory import LayoutMemory
+from router.observe.layout.report import LayoutReport
 from router.observe.layout.sketch import sketch_of
-from router.observe.layout.tally import LayoutReport, LayoutTally
+from router.observe.layout.tally import LayoutTally
 from router.observe.layout.units import read_units
 
 DEFAULT_MEMORY_BYTES = 512 * 1024 * 1024

@@ -12,7 +12,7 @@ from rich.text import Text
 from loadgen.ceiling.bound import Bound
 from loadgen.ceiling.sessions import SessionBreaks
 from router.observe.layout.cause import RULES, WORDS
-from router.observe.layout.tally import LayoutReport, Row
+from router.observe.layout.report import LayoutReport, Row
 
 _SHOWN_ROWS = 24
 

@@ -1,8 +1,8 @@
-"""Lints a request log."""
+"""Lints a request log, or the traffic that a live router has seen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 from loadgen.ceiling.bound import BoundMeter
 from loadgen.ceiling.logs import measure_log
 from loadgen.ceiling.prompts import PromptNamer
+from loadgen.explain import ExplainError, layout_report
 from loadgen.traces.request_log import read_requests
 from router.observe.layout.cause import Cause
-from router.observe.layout.tally import LayoutReport
+from router.observe.layout.report import LayoutReport
 
 
 class LintError(ValueError):
@@ -21,12 +22,11 @@ class LintError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """A log's layout. `ignored` causes are told, but are no fault; `unread` prompts had no text."""
+    """What layouts cost. `ignored` causes are told, but are no fault; `counts` are of what was left out."""
 
     report: LayoutReport
     ignored: frozenset[Cause]
-    unread: int
-    by_bytes: int
+    counts: Mapping[str, float]
 
     @property
     def fault_ratio(self) -> float:
@@ -40,8 +40,7 @@ class LintResult:
         return {
             "fault_ratio": round(self.fault_ratio, 6),
             "ignored": sorted(cause.value for cause in self.ignored),
-            "unread_requests": self.unread,
-            "named_by_bytes": self.by_bytes,
+            **self.counts,
             **self.report.to_json(),
         }
 
@@ -54,10 +53,7 @@ def lint_log(
     show_text: bool = False,
 ) -> LintResult:
     """Lint a log; LintError for a cause that does not exist, TraceError for a log that cannot be read."""
-    try:
-        ignored = frozenset(Cause(name) for name in ignore)
-    except ValueError as error:
-        raise LintError(f"{error}; causes are {', '.join(Cause)}") from error
+    ignored = _causes(ignore)
     namer = PromptNamer(block_tokens, tokenizer_directory)
     # Of the bound, only what a cache without limit holds is wanted here.
     meter = BoundMeter(block_tokens, sizes_blocks=(1,), replicas=(1,))
@@ -66,4 +62,25 @@ def lint_log(
     report = measure.layout
     if not show_text:
         report = replace(report, rows=tuple(replace(row, texts=()) for row in report.rows))
-    return LintResult(report, ignored, measure.unread, measure.by_bytes)
+    counts = {"unread_requests": measure.unread, "named_by_bytes": measure.by_bytes}
+    return LintResult(report, ignored, counts)
+
+
+def lint_router(url: str, ignore: Sequence[str] = ()) -> LintResult:
+    """Lint what a router at `url` has seen since its start; LintError where it does not tell, or as above."""
+    ignored = _causes(ignore)
+    try:
+        told = layout_report(url.rstrip("/"))
+        counts = {"sample_share": float(told["sample_share"]), "skipped_requests": int(told["skipped"])}
+        return LintResult(LayoutReport.from_json(told), ignored, counts)
+    except ExplainError as error:
+        raise LintError(str(error)) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LintError(f"{url} tells of layouts in a form that is not known here: {error}") from error
+
+
+def _causes(names: Sequence[str]) -> frozenset[Cause]:
+    try:
+        return frozenset(Cause(name) for name in names)
+    except ValueError as error:
+        raise LintError(f"{error}; causes are {', '.join(Cause)}") from error

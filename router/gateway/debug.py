@@ -1,7 +1,8 @@
-"""Debug: endpoints that explain decisions and report on shadows. They tell names and numbers, never text."""
+"""Debug: explains decisions, and reports on shadows and layouts: in names and numbers, never in text."""
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 
 import orjson
@@ -12,6 +13,7 @@ from router.gateway.decide import Decider
 from router.gateway.prepare import Preparer
 from router.observe.decisions import Decisions
 from router.observe.explain import explanation
+from router.observe.layout.watch import LayoutWatch
 from router.observe.shadow import Shadows
 from router.observe.witness import Witness
 from router.wire.body import parse_body
@@ -32,6 +34,7 @@ class Debug:
         witness: Witness,
         decisions: Decisions | None,
         shadows: Shadows,
+        watch: LayoutWatch | None,
     ) -> None:
         self._config = config
         self._preparer = preparer
@@ -39,12 +42,15 @@ class Debug:
         self._witness = witness
         self._decisions = decisions
         self._shadows = shadows
+        self._watch = watch
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add what is turned on to the application's routes."""
         if self._decisions is not None:
             router.add_post("/debug/explain", self.explain_body)
             router.add_get("/debug/explain/{request_id}", self.explain_request)
+            if self._watch is not None:
+                router.add_get("/debug/layout", partial(self.layout, self._watch))
         if len(self._shadows):
             router.add_get("/debug/shadow", self.shadow)
 
@@ -54,7 +60,7 @@ class Debug:
         raw = await read_body(request, limits.body_bytes, limits.body_seconds)
         path = _CHAT if "messages" in parse_body(raw) else _COMPLETION
         session = request.headers.get(self._config.sessions.header)
-        prepared = await self._preparer.prepare(path, raw, session)
+        prepared = await self._preparer.prepare(path, raw, session, watched=False)
         now = monotonic()
         view, ranking = self._decider.rank(prepared.ask, now)
         record = self._witness.explain(prepared.ask, prepared.tier, view, ranking, now)
@@ -74,6 +80,11 @@ class Debug:
     async def shadow(self, request: web.Request) -> web.Response:
         """Report on the shadow policies."""
         return _json({"acting": self._config.policy.name, "shadows": self._shadows.report()})
+
+    async def layout(self, watch: LayoutWatch, request: web.Request) -> web.Response:
+        """Report what the layouts of the prompts cost; all but `skipped` are estimates for all traffic."""
+        share = self._config.observe.layout.sample_share
+        return _json({"sample_share": share, "skipped": watch.skipped, **watch.report().to_json()})
 
 
 def _json(value: object) -> web.Response:

@@ -19,6 +19,7 @@ from router.chain.prompt import CanonicalPrompt, PromptError, chat_prompt, first
 from router.chain.template import RenderError
 from router.chain.tokenizer import ModelTokenizer
 from router.config import LimitOptions, ModelOptions
+from router.observe.layout.watch import LayoutWatch
 from router.placement.ask import Ask
 from router.wire.body import parse_body
 from router.wire.errors import ApiError
@@ -53,11 +54,21 @@ class Prepared:
 
 
 class Preparer:
-    """Names prompts of every model, by its tokenizer where there is one, else by bytes."""
+    """Names prompts of every model, by its tokenizer where there is one, else by bytes.
 
-    def __init__(self, chain: ChainOptions, models: Mapping[str, ModelOptions], limits: LimitOptions) -> None:
+    Where there is a watch over layouts, it is shown what was prepared.
+    """
+
+    def __init__(
+        self,
+        chain: ChainOptions,
+        models: Mapping[str, ModelOptions],
+        limits: LimitOptions,
+        watch: LayoutWatch | None = None,
+    ) -> None:
         """Load the tokenizers; FileNotFoundError or ValueError where one cannot be read."""
         self._limits = limits
+        self._watch = watch
         self._by_bytes = ChainNamer(chain.algorithm, chain.seed, chain.block_tokens, None)
         self._namers = {
             name: ChainNamer(
@@ -79,20 +90,25 @@ class Preparer:
         """Let the threads end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def prepare(self, path: str, raw: bytes, session: str | None) -> Prepared:
-        """Read a request; ApiError 400 where the body is not one."""
-        if len(raw) <= _INLINE_BYTES:
-            return self._prepare(path, raw, session)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._prepare, path, raw, session)
+    async def prepare(self, path: str, raw: bytes, session: str | None, watched: bool = True) -> Prepared:
+        """Read a request; ApiError 400 where the body is not one.
 
-    def _prepare(self, path: str, raw: bytes, session: str | None) -> Prepared:
+        `watched` is false for one that is only asked about: it is no part of the traffic.
+        """
+        if len(raw) <= _INLINE_BYTES:
+            return self._prepare(path, raw, session, watched)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._prepare, path, raw, session, watched)
+
+    def _prepare(self, path: str, raw: bytes, session: str | None, watched: bool) -> Prepared:
         body = parse_body(raw)
         try:
             prompt = READERS[path](body)
         except PromptError as error:
             raise ApiError(400, str(error), param=error.field) from error
         chain, tier = self._name(prompt, len(raw))
+        if watched and self._watch is not None:
+            self._watch.see(body, len(raw), chain.prompt_tokens, self._threads)
         ask = Ask(
             model=prompt.keys.model,
             prompt_tokens=chain.prompt_tokens,

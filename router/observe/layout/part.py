@@ -46,6 +46,8 @@ _VALUE = re.compile(
 _DIGIT = re.compile(r"\d")
 _EXAMPLE = re.compile(r"^\W*(?:Example|Sample|Few-?shot|Input|Output|Question|Answer|Q|A)\b.{0,20}:", re.M)
 _MASK = "\0"
+# Other roles are not kept: clients may put any text there.
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "text"})
 
 
 class Value(IntEnum):
@@ -132,7 +134,7 @@ def part_of(
         masked.append(_text_digest(collapsed) if collapsed.strip(_MASK + " ") else pieces[-1])
     return Part(
         kind=unit.kind,
-        role=role,
+        role=role if role in _ROLES else "other",
         size=len(rendered),
         header=len(role.encode("utf-8", "surrogatepass")) + 1,
         digest=digest,

@@ -1,118 +1,21 @@
-"""Adds up what divergences cost, by cause and place, and says it as a report."""
+"""Adds up what divergences cost, by cause and place, in bounded memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from router.observe.layout.cause import ACCEPTED, RULES, WORDS, Cause
+from router.observe.layout.cause import Cause
 from router.observe.layout.compare import Divergence
 from router.observe.layout.memory import Finding
+from router.observe.layout.report import LAST_INDEX, LayoutReport, Row
 
 MAX_ROWS = 512
 _MAX_PLACES = 64
 _MAX_TEXTS = 3
-# Messages behind this one are told together: in a conversation that grows, a place moves with its turns.
-_LAST_INDEX = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One cause at one place of one family of prompts.
-
-    `index` is the message's or tool's (None: one further on), `character` the commonest place in its text,
-    with the share of the requests that part just there; `at_tokens` is the mean of the tokens before it.
-    `texts` holds what stood there, before and now, only where texts are kept.
-    """
-
-    layout: int
-    cause: Cause
-    detail: str
-    kind: str
-    role: str
-    index: int | None
-    character: int
-    character_ratio: float
-    at_tokens: float
-    requests: float
-    lost_tokens: float
-    lost_ratio: float
-    texts: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def accepted(self) -> bool:
-        """Whether a good layout has this too: a clean break now and then, or another model."""
-        return self.cause in ACCEPTED or (self.cause is Cause.KEYS and "model" in self.detail.split(", "))
-
-    @property
-    def where(self) -> str:
-        """The place, as a path into the body."""
-        if self.kind == "keys":
-            return self.detail
-        index = f"{_LAST_INDEX + 1}+" if self.index is None else str(self.index)
-        return f"{self.kind}[{index}]"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the row as JSON; without any text of a prompt but where texts were kept."""
-        value: dict[str, Any] = {
-            "layout": self.layout,
-            "cause": self.cause.value,
-            "what": WORDS[self.cause],
-            "where": self.where,
-            "role": self.role or None,
-            "index": self.index,
-            "character": self.character,
-            "character_ratio": round(self.character_ratio, 4),
-            "at_tokens": round(self.at_tokens, 1),
-            "requests": round(self.requests, 1),
-            "lost_tokens": round(self.lost_tokens),
-            "lost_tokens_per_request": round(self.lost_tokens / self.requests, 1) if self.requests else 0.0,
-            "lost_ratio": round(self.lost_ratio, 6),
-            "accepted": self.accepted,
-            "rule": RULES[self.cause],
-        }
-        if self.texts:
-            value["texts"] = [{"before": before, "now": now} for before, now in self.texts]
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutReport:
-    """All of a log, or of the traffic that was sampled.
-
-    Of the prompt tokens, `hit_tokens` a cache without limit would hold, `lost_tokens` a better layout
-    would have let it hold, and the rest is new text.
-    """
-
-    requests: float
-    new_layouts: int
-    prompt_tokens: float
-    hit_tokens: float
-    lost_tokens: float
-    rows: tuple[Row, ...]
-
-    @property
-    def fresh_tokens(self) -> float:
-        """Tokens that no cache could hold, whatever the layout."""
-        return max(0.0, self.prompt_tokens - self.hit_tokens - self.lost_tokens)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        return {
-            "requests": round(self.requests, 1),
-            "layouts": self.new_layouts,
-            "prompt_tokens": round(self.prompt_tokens),
-            "hit_tokens": round(self.hit_tokens),
-            "lost_tokens": round(self.lost_tokens),
-            "new_tokens": round(self.fresh_tokens),
-            "findings": [row.to_json() for row in self.rows],
-        }
 
 
 @dataclass(slots=True)
 class _Sum:
-    divergence: Divergence
-    layout: int
     requests: float = 0.0
     lost_tokens: float = 0.0
     at_tokens: float = 0.0
@@ -173,13 +76,13 @@ class LayoutTally:
         )
 
     def _sum(self, layout: int, divergence: Divergence, lost: float, at_tokens: float, weight: float) -> None:
-        index = divergence.index if divergence.index <= _LAST_INDEX else _LAST_INDEX + 1
+        index = divergence.index if divergence.index <= LAST_INDEX else LAST_INDEX + 1
         key = (layout, divergence.cause, divergence.detail, divergence.kind, divergence.role, index)
         one = self._sums.get(key)
         if one is None:
             if len(self._sums) >= MAX_ROWS:
-                key = (-1, divergence.cause, "", divergence.kind, "", _LAST_INDEX + 1)
-            one = self._sums.setdefault(key, _Sum(divergence, layout))
+                key = (-1, divergence.cause, "", divergence.kind, "", LAST_INDEX + 1)
+            one = self._sums.setdefault(key, _Sum())
         one.requests += weight
         one.lost_tokens += lost * weight
         one.at_tokens += at_tokens * weight
@@ -198,7 +101,7 @@ class LayoutTally:
             detail=detail,
             kind=kind,
             role=role,
-            index=None if index > _LAST_INDEX else index,
+            index=None if index > LAST_INDEX else index,
             character=character,
             character_ratio=count / one.requests,
             at_tokens=one.at_tokens / one.requests,

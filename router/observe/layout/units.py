@@ -48,7 +48,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """All of one prompt. `keys` are (field, value) pairs that no two prompts may differ in to share."""
+    """All of one prompt. `keys` pairs fields that two prompts must agree in to share, with digests."""
 
     keys: tuple[tuple[str, str], ...]
     tools: Sequence[Unit]
@@ -63,7 +63,7 @@ class Units:
 
 def read_units(body: Mapping[str, Any]) -> Units:
     """Read a body; PromptError if it holds no prompt of text, or one of more than MAX_UNITS units."""
-    keys = tuple((name, _plain(body[name])) for name in _KEY_FIELDS if body.get(name) is not None)
+    keys = tuple((name, _digest(_plain(body[name]))) for name in _KEY_FIELDS if body.get(name) is not None)
     if "messages" in body:
         messages = [*_system(body.get("system")), *_messages(body["messages"])]
     elif "prompt" in body:
@@ -142,7 +142,7 @@ def _content(content: object) -> str:
         return str(content["thinking"])
     if "image_url" in content or "source" in content or "input_audio" in content:
         # Its size in tokens is not to be told from here; its identity is.
-        return f"[{content.get('type')} {blake2b(_json(content).encode(), digest_size=16).hexdigest()}]"
+        return f"[{content.get('type')} {_digest(_json(content))}]"
     return _json({name: value for name, value in content.items() if name not in _UNRENDERED - {"content"}})
 
 
@@ -164,6 +164,10 @@ def _sorted_if_json(text: str) -> str | None:
         return _json(orjson.loads(stripped), sort=True)
     except orjson.JSONDecodeError:
         return None
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _plain(value: object) -> str:

@@ -106,6 +106,7 @@ def test_prompts_without_text_are_counted(tmp_path: Path) -> None:
         ("[1]\n", [], "JSON object"),
         ('{"model": "m", "prompt": "a"}\n', ["--ignore", "fate"], "sliding_window"),
         ('{"model": "m", "prompt": "a"}\n', ["--threshold", "2"], "threshold"),
+        ('{"model": "m", "prompt": "a"}\n', ["--url", "http://127.0.0.1:9"], "either LOG or --url"),
     ],
 )
 def test_what_cannot_be_used(tmp_path: Path, content: str | None, arguments: list[str], words: str) -> None:
@@ -113,5 +114,21 @@ def test_what_cannot_be_used(tmp_path: Path, content: str | None, arguments: lis
     if content is not None:
         path.write_text(content)
     result = lint(str(path), *arguments)
+    assert (result.exit_code, words in result.output) == (2, True), result.output
+    assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "either LOG or --url"),
+        (["--url", "http://127.0.0.1:9", "--show-text"], "are for LOG"),
+        (["--url", "http://127.0.0.1:9", "--block-tokens", "16"], "are for LOG"),
+        (["--url", "http://127.0.0.1:9", "--ignore", "fate"], "sliding_window"),
+        (["--url", "not an address"], "no answer"),
+    ],
+)
+def test_what_cannot_be_used_of_a_router(arguments: list[str], words: str) -> None:
+    result = lint(*arguments)
     assert (result.exit_code, words in result.output) == (2, True), result.output
     assert isinstance(result.exception, SystemExit)

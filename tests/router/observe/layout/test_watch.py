@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import gc
-from threading import Thread
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from threading import Event, Thread
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
-from router.observe.layout.watch import LayoutOptions, LayoutWatch
+from router.config import LayoutOptions
+from router.observe.layout.metrics import LayoutMetrics
+from router.observe.layout.report import LayoutReport
+from router.observe.layout.watch import LayoutWatch
 from tests.router.observe.layout.prompts import body, chat, conversation, prose, system
 
 
-def watch(**options: Any) -> LayoutWatch:
-    return LayoutWatch(LayoutOptions(**options))
+class AtOnce(Executor):
+    """Does what it is given then and there."""
+
+    def submit(self, do: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(do(*args, **kwargs))
+        return future
+
+
+class Watched:
+    """A watch that looks at once."""
+
+    def __init__(self, **options: Any) -> None:
+        self.watch = LayoutWatch(LayoutOptions(**options))
+
+    def see(self, request: Mapping[str, Any], size_bytes: int, prompt_tokens: int) -> bool:
+        return self.watch.see(request, size_bytes, prompt_tokens, AtOnce())
+
+    def report(self) -> LayoutReport:
+        return self.watch.report()
+
+
+def watch(**options: Any) -> Watched:
+    return Watched(**options)
 
 
 def dated(turns: int, name: str = "") -> list[dict[str, Any]]:
@@ -80,34 +109,96 @@ def test_what_is_too_large_is_counted_and_left_out() -> None:
     seen = watch(sample_share=1, body_bytes=2048)
     assert not seen.see(body(chat(1)), 2049, 10)
     assert seen.see(body(chat(1)), 2048, 10)
-    assert not seen.see({"model": "m", "prompt": [1, 2, 3]}, 100, 10)
-    assert seen.skipped == 2
+    seen.see({"model": "m", "prompt": [1, 2, 3]}, 100, 10)
+    assert (seen.watch.skipped, seen.report().requests) == (2, 1)
 
 
-def test_a_thread_that_must_not_stand_still_goes_on() -> None:
+def test_while_one_is_looked_at_others_go_on_unseen() -> None:
+    """Not one of them waits, nor is more than one kept for later."""
+    seen = LayoutWatch(LayoutOptions(sample_share=1))
+    free = Event()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(free.wait)
+        taken = [seen.see(body(chat(1, f"c{number}")), 1000, 10, threads) for number in range(50)]
+        assert taken == [True] + [False] * 49
+        assert (seen.skipped, seen.report().requests, threads._work_queue.qsize()) == (49, 0, 1)
+        free.set()
+    assert seen.report().requests == 1
+
+
+def test_closed_threads_are_no_error() -> None:
+    seen = LayoutWatch(LayoutOptions(sample_share=1))
+    threads = ThreadPoolExecutor(1)
+    threads.shutdown()
+    assert not seen.see(body(chat(1)), 1000, 10, threads)
+    assert seen.see(body(chat(1)), 1000, 10, AtOnce())
+
+
+def test_what_fails_is_counted_and_named_without_text(caplog: pytest.LogCaptureFixture) -> None:
+    deep: Any = "secret"
+    for _ in range(5000):
+        deep = [deep]
     seen = watch(sample_share=1)
-    done: list[bool] = []
-    with seen._lock:
-        thread = Thread(target=lambda: done.append(seen.see(body(chat(1)), 1000, 10, wait=False)))
-        thread.start()
-        thread.join()
-    assert (done, seen.skipped) == ([False], 1)
-    assert seen.see(body(chat(1)), 1000, 10, wait=False)
+    seen.see({"messages": [{"role": "user", "content": deep}]}, 1000, 10)
+    assert (seen.watch.skipped, seen.report().requests) == (1, 0)
+    assert "RecursionError" in caplog.text
+    assert "secret" not in caplog.text
+    assert seen.see(body(chat(1)), 1000, 10)
+    assert seen.report().requests == 1
+
+
+def test_metrics() -> None:
+    seen = watch(sample_share=1, body_bytes=2048)
+    registry = CollectorRegistry()
+    registry.register(LayoutMetrics(seen.watch))
+    for request in dated(4):
+        seen.see(request, 1000, 500)
+    seen.see(body(chat(1)), 4096, 10)
+    told = dict(line.split(" ") for line in generate_latest(registry).decode().split("\n") if line[:1] == "k")
+    assert (told["kvring_layout_requests"], told["kvring_layout_prompt_tokens"]) == ("4.0", "2000.0")
+    assert float(told['kvring_layout_lost_tokens{cause="date"}']) == seen.report().lost_tokens > 0
+    assert told['kvring_layout_lost_tokens{cause="tool_order"}'] == "0.0"
+    assert told["kvring_layout_skipped_total"] == "1.0"
+    assert float(told["kvring_layout_memory_bytes"]) == seen.watch.held_bytes > 0
+
+
+def test_a_report_comes_back_from_json() -> None:
+    seen = watch(sample_share=1)
+    salted = body([system(prose("rules", 20)), *chat(1)], cache_salt="a")
+    for request in (*dated(5), salted, {**salted, "cache_salt": "b"}):
+        seen.see(request, 1000, 500)
+    report = seen.report()
+    assert {row.kind for row in report.rows} == {"messages", "keys"}
+    back = LayoutReport.from_json(json.loads(json.dumps(report.to_json())))
+    for told, first in zip(back.to_json()["findings"], report.to_json()["findings"], strict=True):
+        # A quotient of what was rounded.
+        assert told.pop("lost_tokens_per_request") == pytest.approx(
+            first.pop("lost_tokens_per_request"), abs=1
+        )
+        assert told == first
+    for one, other in zip(back.rows, report.rows, strict=True):
+        assert (one.where, one.role, one.cause, one.accepted) == (
+            *(other.where, other.role, other.cause, other.accepted),
+        )
 
 
 def test_memory_is_bounded() -> None:
     seen = watch(sample_share=1, memory_bytes=200_000)
     for number in range(300):
         seen.see(body([system(prose(f"rules{number}", 10)), *chat(2, f"c{number}")]), 1000, 300)
-        assert seen.held_bytes <= 200_000
+        assert seen.watch.held_bytes <= 200_000
     assert seen.report().requests == 300
 
 
 def test_no_text_is_kept() -> None:
+    """Neither of messages nor of what else may be any text: salts, and roles."""
     seen = watch(sample_share=1)
     for turn in range(4):
-        seen.see(body([system(f"Hushhush {turn}.\n" + prose("rules", 20)), *chat(turn + 1)]), 1000, 500)
-    assert seen.report().rows
+        odd = {"role": "Hushhush", "content": f"It is 12:0{turn}. " + prose("more", 20)}
+        messages = [system(f"Hushhush {turn}.\n" + prose("rules", 20)), odd, *chat(turn + 1)]
+        seen.see(body(messages, cache_salt=f"Hushhush {turn // 2}"), 1000, 500)
+    roles = {row.role for row in seen.report().rows}
+    assert roles >= {"system", "other"}
     strings = _strings_below(seen)
     assert strings
     assert not any("ushhush" in text or "river" in text for text in strings)
@@ -130,19 +221,24 @@ def _strings_below(root: object) -> set[str]:
 
 
 def test_many_threads_at_once() -> None:
-    seen = watch(sample_share=1, memory_bytes=300_000)
+    seen = LayoutWatch(LayoutOptions(sample_share=1, memory_bytes=300_000))
     bodies = [dated(6, f"T{number} ") for number in range(4)]
-    threads = [
-        Thread(target=lambda mine=mine: [seen.see(request, 1000, 400) for _ in range(10) for request in mine])
-        for mine in bodies
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+    def send(requests: list[dict[str, Any]]) -> None:
+        for request in requests * 10:
+            seen.see(request, 1000, 400, threads)
+
+    with ThreadPoolExecutor(2) as threads:
+        senders = [Thread(target=send, args=(mine,)) for mine in bodies]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
     report = seen.report()
-    assert (report.requests, report.prompt_tokens) == (240, 240 * 400)
+    assert report.requests + seen.skipped == 240
+    assert report.prompt_tokens == 400 * report.requests > 0
     assert report.hit_tokens + report.lost_tokens + report.fresh_tokens == pytest.approx(report.prompt_tokens)
+    assert seen.held_bytes <= 300_000
 
 
 @pytest.mark.parametrize(
