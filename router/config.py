@@ -225,7 +225,8 @@ class ObserveOptions(Options):
     )
     explain: bool = Field(
         False,
-        description="Serve /debug/explain: where requests went and why, without their text. Off, as whoever"
+        description="Serve /debug/explain and /debug/layout: where requests went and why, and what the layout"
+        " of their prompts costs, without their text. Off, as whoever"
         " reaches the port could ask which prefixes are cached.",
     )
     explained_requests: int = Field(

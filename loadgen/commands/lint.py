@@ -27,7 +27,7 @@ from loadgen.commands.fail import Failed, Unfit
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Directory with the model's tokenizer.json and chat template; without, 4 bytes are a token.",
 )
-@click.option("--block-tokens", type=click.IntRange(1, 4096), show_default="16", help="Of LOG's blocks.")
+@click.option("--block-tokens", type=click.IntRange(1, 4096), help="Of LOG; 16 by default.")
 @click.option("--show-text", is_flag=True, help="Show what stood there; else no text of a prompt is printed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
