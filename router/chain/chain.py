@@ -63,10 +63,6 @@ class Chain:
         """The part of `data` behind the last full block."""
         return self.data[len(self.names) * self.block_bytes :]
 
-    def continues(self, depth: int, remainder: bytes) -> bool:
-        """Say whether, behind its first `depth` blocks, this prompt goes on with `remainder`."""
-        return self.data.startswith(remainder, depth * self.block_bytes)
-
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
     """Pack token ids as u32 little-endian; OverflowError for an id outside 0 .. 2**32-1."""

@@ -34,6 +34,10 @@ _MOST_NEWS = 20.0
 _FIRST_FEATURES = features_of(1000, 0)
 # Nobody's token takes hours: such an account is no account, and would leave the range of floats.
 _LARGEST_COEFFICIENT_SECONDS = 1e4
+# Nor does anybody compute a billion tokens in a millisecond.
+_LEAST_SECONDS_PER_TOKEN = 1e-12
+# Reported seconds are taken for more or fewer by this at most: beyond, something else is wrong.
+_LARGEST_FACTOR = 1e3
 _FEATURES_GAIN = 0.01
 _ERROR_GAIN = 0.02
 _LARGEST_ERROR = 10.0
@@ -149,9 +153,9 @@ class Calibration:
             self._enter(number, member.priced, model)
 
     def published(self, number: int, cost: PrefillCost) -> None:
-        """Take the account that a replica gives of itself."""
+        """Take the account that a replica gives of itself; an absurd one is ignored."""
         member = self._members.get(number)
-        if member is None or max(_values(cost)) > _LARGEST_COEFFICIENT_SECONDS:
+        if member is None or _absurd(cost):
             return
         group = self._groups[member.model]
         if member.published is None:
@@ -245,6 +249,7 @@ class Calibration:
         if member.published is not None:
             reported = seconds_of(member.published.newest, features)
             factor = seconds_of(member.used, features) / reported if reported > 0 else 1.0
+            factor = min(max(factor, 1 / _LARGEST_FACTOR), _LARGEST_FACTOR)
         member.priced(member.used, factor)
 
 
@@ -270,6 +275,12 @@ def _belief(
 def _between(like: PrefillCost, own: PrefillCost, belief: float) -> PrefillCost:
     """S is linear in its coefficients: what lies between two sets of them lies between two S."""
     return PrefillCost(*(a + belief * (b - a) for a, b in zip(_values(like), _values(own), strict=True)))
+
+
+def _absurd(cost: PrefillCost) -> bool:
+    return (
+        max(_values(cost)) > _LARGEST_COEFFICIENT_SECONDS or cost.per_token_seconds < _LEAST_SECONDS_PER_TOKEN
+    )
 
 
 def _averaged(before: PrefillError | None, error: float) -> PrefillError:

@@ -82,7 +82,8 @@ class Policy:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._sent: OrderedDict[str, _Sent] = OrderedDict()
+        # By replica and life: what was sent to one that has started anew is not under way there.
+        self._sent: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
         self._name_count = 0
 
     def rank(self, ask: Ask, fleet: FleetView, now: float) -> Ranking:
@@ -90,7 +91,7 @@ class Policy:
         if not len(fleet):
             return ()
         held = np.maximum(fleet.held_tokens(ask), 0)
-        sent = [self._sent.get(name) or _Sent() for name in fleet.names]
+        sent = [self._sent.get(one) or _Sent() for one in zip(fleet.names, fleet.epochs, strict=True)]
         under_way = np.array([one.under_way(now) for one in sent], dtype=np.float64)
         to_prefill = under_way + np.maximum(ask.prompt_tokens - held, 0)
         active = self._active_tokens(ask, fleet, sent)
@@ -118,8 +119,9 @@ class Policy:
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Note the prefill until it should be done and the prompt, and forget what cannot count any more."""
-        sent = self._sent.setdefault(choice.name, _Sent())
-        self._sent.move_to_end(choice.name)
+        replica = (choice.name, choice.epoch)
+        sent = self._sent.setdefault(replica, _Sent())
+        self._sent.move_to_end(replica)
         if len(self._sent) > _MOST_REPLICAS:
             _, gone = self._sent.popitem(last=False)
             self._name_count -= sum(map(len, gone.prompts))

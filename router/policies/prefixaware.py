@@ -89,11 +89,15 @@ class Policy:
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Put the prompt into the trie, and let what was seen longest ago go."""
-        replica = frozenset([(choice.name, choice.epoch)])
+        replica = (choice.name, choice.epoch)
+        alone = frozenset([replica])
         # Deepest first, so that a beginning is always fresher than what follows it, and outlives it.
         for name in reversed(self._path(ask)):
-            known = self._sent_to.get(name)
-            self._sent_to[name] = replica if known is None else known | replica
+            known = self._sent_to.get(name, alone)
+            if replica not in known:
+                # What it was sent in lives that are over does not count any more.
+                known = frozenset(one for one in known if one[0] != choice.name) | alone
+            self._sent_to[name] = known
             self._sent_to.move_to_end(name)
         while len(self._sent_to) > self._config.remember_names:
             self._sent_to.popitem(last=False)

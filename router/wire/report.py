@@ -153,16 +153,16 @@ class ReplicaState:
                 chain=ChainIdentity(
                     kind=_text(chain["kind"]),
                     algorithm=_text(chain["algorithm"]),
-                    block_tokens=int(chain["block_tokens"]),
+                    block_tokens=_count(chain["block_tokens"], least=1),
                     root_fingerprint=_text(chain["root_fingerprint"]),
                     tokenizer_fingerprint=_text(chain["tokenizer_fingerprint"], empty=True),
                     template_fingerprint=_text(chain["template_fingerprint"], empty=True),
                 ),
                 load=LoadReport.from_json(body["load"]),
                 prefill=PrefillCost.from_json(body["prefill"]),
-                context_tokens=int(body["context_tokens"]),
-                block_count=int(body["block_count"]),
-                free_blocks=int(body["free_blocks"]),
+                context_tokens=_count(body["context_tokens"]),
+                block_count=_count(body["block_count"]),
+                free_blocks=_count(body["free_blocks"]),
                 ready=bool(body.get("ready", True)),
                 draining=bool(body.get("draining", False)),
             )
@@ -174,3 +174,10 @@ def _text(value: object, *, empty: bool = False) -> str:
     if not isinstance(value, str) or len(value) > 256 or not (value or empty):
         raise ValueError("names in a state are text of 1 to 256 characters")
     return value
+
+
+def _count(value: Any, *, least: int = 0) -> int:
+    number = int(value)
+    if number < least:
+        raise ValueError(f"counts in a state are at least {least}, not {number}")
+    return number

@@ -51,10 +51,7 @@ class Divergence:
 
 @dataclass(slots=True)
 class Comparison:
-    """`common_bytes` are equal from the start on, then come the divergences.
-
-    `whole` says that one prompt goes on where the other ends.
-    """
+    """`common_bytes` are equal from the start on, then come the divergences."""
 
     common_bytes: int = 0
     divergences: list[Divergence] = field(default_factory=list)

@@ -170,6 +170,23 @@ def test_the_error_tells_size_and_side_and_falls_as_it_learns() -> None:
     assert abs(errors[-1].bias) < errors[-1].absolute + 1e-9 < 0.1
 
 
+def test_an_absurd_account_is_no_account() -> None:
+    prices = Prices([1.0], seed=10)
+    for cost in (PrefillCost(0.0, 1e-300, 0.0), PrefillCost(0.0, 0.99e-12, 0.0), PrefillCost(2e4, 1e-4, 0.0)):
+        prices.calibration.published(0, cost)
+        assert (prices.costs, prices.factors) == ([PrefillCost()], [1.0])
+
+
+@pytest.mark.parametrize(("told", "factor"), [(1e-12, 1e3), (1e3, 1e-3)])
+def test_what_a_replica_reports_is_never_scaled_beyond_reason(told: float, factor: float) -> None:
+    prices = Prices([1.0] * 4, seed=11)
+    prices.serve(30, noise=0.1)
+    prices.calibration.published(0, PrefillCost(0.0, told, 0.0))
+    for _ in range(50):
+        prices.calibration.observed(0, 1000, 0, 0.2)
+    assert prices.factors[0] == factor
+
+
 _ANY = st.floats() | st.sampled_from((0.0, nan, inf, 1e-300, 1e300, 1e4))
 _COST = st.tuples(*[st.floats(0, 1e308)] * 3)
 _EVENT = st.tuples(st.integers(0, 3), st.integers(-5, 10**7), st.integers(-5, 10**7), _ANY, st.none() | _COST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from router.placement.ask import Ask
 from router.placement.policy import Policy
@@ -72,3 +73,13 @@ def test_a_prefill_counts_until_it_should_have_ended() -> None:
     assert policy.rank(PROMPT, fleet, until + 0.01)[0].name == first.name
     costs = {choice.name: choice.score for choice in policy.rank(PROMPT, fleet, until - 0.01)}
     assert costs[first.name] - costs[second.name] == 1024
+
+
+def test_what_was_sent_before_a_restart_is_not_under_way_after_it() -> None:
+    policy = load_policy("kv_overlap")
+    fleet = fleet_of(names_of(2))
+    first, second = policy.rank(PROMPT, fleet, 10.0)
+    policy.commit(PROMPT, first, 10.0)
+    assert policy.rank(PROMPT, fleet, 10.0)[0].name == second.name
+    renewed = changed(fleet, [replace(row, epoch="new") for row in fleet.replicas])
+    assert policy.rank(PROMPT, renewed, 10.0)[0].name == first.name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from loadgen.bench.held_bytes import held_bytes
+from router.placement.ask import Choice
 from router.placement.view import LoadView
 from router.policies import load_policy
 from tests.router.views import ask_for, changed, fleet_of, names_of
@@ -49,6 +51,21 @@ def test_who_starts_anew_or_vanishes_is_forgotten() -> None:
     assert policy.rank(ask, FLEET, 2.0)[0] == policy.rank(ask, FLEET, 0.0)[0]
     renewed = FLEET.of([type(row)(row.name, "new") for row in FLEET.replicas], FLEET.ring)
     assert {choice.expected_tokens for choice in policy.rank(ask, renewed, 2.0)} == {0}
+
+
+def test_restarts_leave_nothing_behind() -> None:
+    policy = load_policy("prefixaware")
+    ask = ask_for([3] * 400)
+    sizes = []
+    for epoch in range(3):
+        for name in ("replica-0", "replica-1"):
+            policy.commit(ask, Choice(name, f"{name}:{epoch}"), float(epoch))
+        sizes.append(held_bytes(policy))
+    assert sizes[0] == sizes[1] == sizes[2]
+    # The last lives are those that are known.
+    last = FLEET.of([type(row)(row.name, f"{row.name}:2") for row in FLEET.replicas], FLEET.ring)
+    matched = [choice.name for choice in policy.rank(ask, last, 9.0) if choice.expected_tokens]
+    assert sorted(matched) == ["replica-0", "replica-1"]
 
 
 def test_who_vanishes_leaves_the_request_to_who_was_sent_less_of_it() -> None:
