@@ -6,6 +6,7 @@ so what was seen long ago counts as new. About 1.2 MB, whatever the traffic.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +22,10 @@ from router.placement.view import FleetView, Floats, Roster, Tokens
 
 _NAMES = 1 << 16
 _PREFIXES = 1 << 14
-_MOST_LIVES = 4096
+# As many as a fleet has replicas at most. Of more, the one that computed nothing for longest is forgotten.
+_MOST_LIVES = 1024
+# Rosters whose places are kept: each model has one, and each change of who can serve makes another.
+_MOST_ROSTERS = 4
 # A digest that is older says nothing of now: caches turn over in minutes.
 _DIGEST_SECONDS = 30.0
 # Data is looked up under other keys block by block up to here, then at depths a quarter apart.
@@ -124,11 +128,11 @@ class Sightings:
         self._at = np.zeros(_NAMES, dtype=np.float32)
         self._data: _Marks = np.zeros(_PREFIXES, dtype=np.uint64)
         self._under: _Marks = np.zeros(_PREFIXES, dtype=np.uint64)
-        # Each life of a replica's cache by a number; times count from the first sighting.
-        self._lives: dict[tuple[str, str], int] = {}
+        # Each life of a replica's cache by a number, last who computed last. Times count from
+        # the first sighting.
+        self._lives: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._start: float | None = None
-        self._roster: Roster | None = None
-        self._places: Tokens = np.empty(0, dtype=np.int64)
+        self._places: OrderedDict[Roster, Tokens] = OrderedDict()
 
     def look(self, ask: Ask, fleet: FleetView, now: float) -> Sight:
         """Return what is known of a prompt now. Changes nothing that is known."""
@@ -155,7 +159,7 @@ class Sightings:
             depths=depths * block,
             floors=floors * block,
             at=self._at[found].astype(np.float64) + (self._start or 0.0),
-            places=self._places_in(fleet)[self._holders[found]] if len(found) else _NOTHING,
+            places=self._places_in(fleet.roster)[self._holders[found]] if len(found) else _NOTHING,
         )
 
     def note(self, ask: Ask, choice: Choice, now: float, noted_tokens: int = 0) -> int:
@@ -174,7 +178,7 @@ class Sightings:
         self._marks[places] = marks
         self._holders[places] = life
         self._at[places] = now - self._start
-        return self._note_data(chain, noted_tokens // chain.block_tokens)
+        return self._note_data(ask.model, chain, noted_tokens // chain.block_tokens)
 
     def _beyond(self, chain: Chain, ask: Ask, deepest: int, index: int) -> tuple[int, int] | None:
         """Return the depth, in blocks, and the place of the deepest name known before the next boundary."""
@@ -186,12 +190,13 @@ class Sightings:
         known = np.flatnonzero(self._marks[places] == first)
         return (deepest + int(known[-1]) + 1, int(places[known[-1]])) if len(known) else None
 
-    def _note_data(self, chain: Chain, noted: int) -> int:
+    def _note_data(self, model: str, chain: Chain, noted: int) -> int:
         depths = [depth for depth in _data_depths(len(chain.names)) if depth > noted]
         if not depths:
             return 0
         data = memoryview(chain.data)
-        running = xxh3_64(chain.identity.encode())
+        # Another model's KV is no use under any keys.
+        running = xxh3_64(f"{chain.identity}\0{model}\0".encode())
         hashes, start = [], 0
         for depth in depths:
             end = depth * chain.block_bytes
@@ -208,21 +213,30 @@ class Sightings:
 
     def _life(self, name: str, epoch: str) -> int:
         life = self._lives.get((name, epoch))
-        if life is None:
-            if len(self._lives) >= _MOST_LIVES:
-                self._lives.clear()
-                self._marks[:] = 0
-            life = self._lives[name, epoch] = len(self._lives)
-            self._roster = None
+        if life is not None:
+            self._lives.move_to_end((name, epoch))
+            return life
+        if len(self._lives) < _MOST_LIVES:
+            life = len(self._lives)
+        else:
+            # Its number goes to the new one, which has computed nothing of what bears it.
+            _, life = self._lives.popitem(last=False)
+            self._marks[self._holders == life] = 0
+        self._lives[name, epoch] = life
+        self._places.clear()
         return life
 
-    def _places_in(self, fleet: FleetView) -> Tokens:
-        """Return the place in the view of each life, -1 for one that is over."""
-        if self._roster is not fleet.roster:
-            here = {life: place for place, life in enumerate(zip(fleet.names, fleet.epochs, strict=True))}
-            self._places = np.array([here.get(life, -1) for life in self._lives], dtype=np.int64)
-            self._roster = fleet.roster
-        return self._places
+    def _places_in(self, roster: Roster) -> Tokens:
+        """Return the place in the roster of each life, -1 for one that is over or serves another model."""
+        places = self._places.get(roster)
+        if places is None:
+            places = self._places[roster] = np.full(len(self._lives), -1, dtype=np.int64)
+            for place, one in enumerate(zip(roster.names, roster.epochs, strict=True)):
+                if (life := self._lives.get(one)) is not None:
+                    places[life] = place
+            if len(self._places) > _MOST_ROSTERS:
+                self._places.popitem(last=False)
+        return places
 
 
 _NOTHING: Tokens = np.empty(0, dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from time import time
 from typing import Any
@@ -14,6 +15,8 @@ from router.observe.sightings import Sight, Sightings
 from router.placement.ask import Ask, Choice, Ranking
 from router.placement.policy import Policy
 from router.placement.view import FleetView
+
+log = logging.getLogger("kvring.witness")
 
 # Calls a function with its arguments soon, once what is being done now is done.
 Later = Callable[..., Any]
@@ -98,9 +101,14 @@ class Witness:
             decision.other_keys_tokens = self._sightings.note(decision.ask, decision.choice, now, noted)
 
     def ended(self, decision: Decision, outcome: Outcome) -> None:
-        """Write into the outcome why what was not hit was not."""
-        if outcome.served and decision.choice is not None:
+        """Write into the outcome why what was not hit was not. Never fails: the request was served."""
+        if not outcome.served or decision.choice is None:
+            return
+        try:
             outcome.misses = _misses(decision, decision.choice, outcome)
+        except Exception:
+            log.exception("nobody can tell why request %s missed", outcome.request_id)
+            outcome.misses = Misses(unknown=max(0, outcome.prompt_tokens - (outcome.hit_tokens or 0)))
 
     def _shadow(self, decision: Decision, fleet: FleetView, now: float) -> None:
         decision.shadowed = self._shadows.rank(decision.ask, fleet, now)

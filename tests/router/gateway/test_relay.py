@@ -456,3 +456,16 @@ async def test_a_large_answer_passes_whole() -> None:
         up.replicas[0].answer = large
         status, received, _ = await up.post()
         assert (status, received) == (200, body)
+
+
+@pytest.mark.parametrize(("place", "status"), [(0, 500), (2, 500), (3, 200)])
+async def test_a_policy_of_ones_own_may_only_rank_whom_it_was_given(place: int, status: int) -> None:
+    """As far as its ranking would be walked; it is told before anything is sent, and is in the ledger."""
+    policy = {"name": "tests.router.gateway.stranger", "options": {"place": place}}
+    async with rig(4, policy=policy, limits={"attempts": 3}) as up:
+        answered, body, _ = await up.post()
+        assert answered == status
+        assert sum(len(replica.bodies) for replica in up.replicas) == (status == 200)
+        if status == 500:
+            assert json.loads(body)["error"]["message"] == "the router failed"
+        assert await up.metric("kvring_refusals_total", status="500") == (status == 500)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from loadgen.bench.held_bytes import held_bytes
 from router.chain.keys import Keys
 from router.observe.attribution import Evidence, Misses, attribute
 from router.observe.sightings import Sightings
@@ -135,6 +136,40 @@ def test_the_same_data_under_other_keys_is_found_as_deep_as_it_goes() -> None:
     assert sightings.note(salted["a"], on("r1"), 3.0, noted_tokens=1200) == 0
     shared = salted_ask(prompt(320) + prompt(500, seed=9), "c")
     assert sightings.note(shared, on("r1"), 4.0) == 320
+
+
+def test_the_same_data_for_another_model_is_new() -> None:
+    sightings = Sightings()
+    for model, seen in (("m", 0), ("n", 0), ("m", 320)):
+        # Under a salt the third time.
+        keys = Keys(model, salt="s" if seen else None)
+        ask = Ask(model, 320, b"", NAMER.chain_of_tokens(prompt(320), keys))
+        assert sightings.note(ask, on("r0"), 1.0) == seen
+
+
+def test_views_that_alternate_are_each_read_by_their_own_roster() -> None:
+    sightings, longer = Sightings(), ask_for(prompt(200))
+    sightings.note(ask_for(prompt(100)), on("r1"), 1.0)
+    views = [(view(), (96, 0)), (view("r0", "r2"), (0, 96)), (view("r1", "r0"), (96, 0))]
+    for fleet, told in views * 3 + [(view("r0"), (0, 96)) for _ in range(9)] + views:
+        found = evidence(sightings, longer, fleet, on("r0"))
+        assert (found.held_elsewhere, found.held_by_departed) == told
+
+
+def test_restarts_without_end_are_forgotten_those_that_are_over_longest_first() -> None:
+    sightings, fleet = Sightings(), view("r0", "r1")
+    kept, first, last = (prompt(100, seed=seed) for seed in range(3))
+    sizes = []
+    for restart in range(3000):
+        sightings.note(ask_for(kept), on("r0"), 1.0)
+        sightings.note(ask_for(last if restart else first), on("r1", epoch=str(restart)), 1.0)
+        evidence(sightings, ask_for(kept), fleet, on("r0"))
+        if restart in (1500, 2999):
+            sizes.append(held_bytes(sightings))
+    assert sizes[1] - sizes[0] < 2000
+    assert evidence(sightings, ask_for(kept), fleet, on("r1")).held_elsewhere == 96
+    assert evidence(sightings, ask_for(last), fleet, on("r0")).held_by_departed == 96
+    assert evidence(sightings, ask_for(first), fleet, on("r0")).seen == 0
 
 
 def test_lengths_that_were_estimates_are_scaled() -> None:
