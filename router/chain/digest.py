@@ -19,7 +19,8 @@ _SPARSE_FROM_TOKENS = 131_072
 LEAST_BITS_PER_NAME = 10
 PROBES = 7
 _LEAST_BYTES = 64
-MAX_DIGEST_BYTES = 4 * 1024 * 1024
+# Some hundred thousand names: the caches of the largest replicas. Laid side by side, filters must stay small.
+MAX_DIGEST_BYTES = 128 * 1024
 
 
 _PROBE = np.arange(PROBES, dtype=np.uint64)[:, None]
@@ -123,7 +124,7 @@ class Digest:
         if not (isinstance(identity, str) and isinstance(epoch, str) and isinstance(bits, str)):
             raise ValueError("a digest has text fields identity, epoch and bits")
         if not isinstance(names, int) or len(bits) > MAX_DIGEST_BYTES * 4 // 3 + 4:
-            raise ValueError("a digest counts its names and is at most 4 MiB")
+            raise ValueError("a digest counts its names and is at most 128 KiB")
         decoded = b64decode(bits, validate=True)
         if len(decoded) < _LEAST_BYTES or len(decoded) & (len(decoded) - 1):
             raise ValueError("a digest is a power of two of bytes long, and no shorter than 64")

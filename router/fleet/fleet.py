@@ -25,12 +25,14 @@ from router.placement.view import Column, FleetView, Roster
 log = logging.getLogger("kvring.fleet")
 
 _MOST_REPLICAS = 1024
+# Sets of members that rings are kept for: of each model, and of the time before a change.
+_MOST_RINGS = 32
 # Longer than any scrape interval, so that the last counts of a member that left are seen.
 _KEEP_COUNTERS_SECONDS = 900.0
 
 
 class Fleet:
-    """All replicas. Names are unique; the ring is rebuilt only when they change."""
+    """All replicas. Names are unique; who serves what is worked out only when something changes."""
 
     def __init__(
         self,
@@ -51,7 +53,8 @@ class Fleet:
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._members: dict[MemberSource, Sequence[Member]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._ring = Ring(())
+        self._by_name: dict[str, Replica] = {}
+        self._rings: dict[tuple[str, ...], Ring] = {}
         self._departed: dict[str, float] = {}
         self._board = Board()
         self._calibration = Calibration(options.calibration)
@@ -84,7 +87,7 @@ class Fleet:
 
     def by_name(self, name: str) -> Replica | None:
         """Return the member of that name."""
-        return next((replica for replica in self._replicas.values() if replica.name == name), None)
+        return self._by_name.get(name)
 
     def models(self) -> list[str]:
         """Return the models that can be served now."""
@@ -109,17 +112,27 @@ class Fleet:
 
     def _who_serves(self, model: str) -> Roster:
         serving = [replica for replica in self._routable() if model in replica.models]
+        # Dead ones too: what is home must not change for those that live on.
+        members = tuple(sorted(r.name for r in self._replicas.values() if r.name and model in r.models))
         roster = Roster(
             names=tuple(replica.name for replica in serving),
             epochs=tuple(replica.epoch for replica in serving),
             slots=np.array([replica.slot for replica in serving], dtype=np.int64),
-            ring=self._ring,
-            members=sum(model in replica.models for replica in self._replicas.values()),
+            ring=self._ring_of(members),
+            members=len(members),
         )
         if serving:
             # Only models that exist: names that clients make up must not fill memory.
             self._serving[model] = roster
         return roster
+
+    def _ring_of(self, names: tuple[str, ...]) -> Ring:
+        """Return the ring over these members; models with the same ones share it."""
+        ring = self._rings.pop(names, None) or Ring(names)
+        self._rings[names] = ring
+        while len(self._rings) > _MOST_RINGS:
+            del self._rings[next(iter(self._rings))]
+        return ring
 
     def _routable(self) -> list[Replica]:
         usable = [replica for replica in self._replicas.values() if replica.usable]
@@ -174,7 +187,7 @@ class Fleet:
         self._settle_names()
 
     def _settle_names(self) -> None:
-        """Give every replica its name, and rebuild the ring if names changed.
+        """Give every replica its name, and forget who served what: names, standings or members changed.
 
         Of two that want one name, as when a pod has moved and the old one is still listed, the usable one
         gets it and the other goes by its address.
@@ -193,9 +206,8 @@ class Fleet:
             replica.name = name
             if name:
                 taken.add(name)
+        self._by_name = {replica.name: replica for replica in self._replicas.values() if replica.name}
         self._serving.clear()
-        if taken != set(self._ring.names):
-            self._ring = Ring(sorted(taken))
 
     def observe(self) -> None:
         """Bring the gauges up to date; called when metrics are read."""

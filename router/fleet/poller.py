@@ -36,15 +36,18 @@ class Poller:
         options: FleetOptions,
         identity_of: Callable[[str], ChainIdentity],
         clock: Clock,
-        after_poll: Callable[[], None],
+        changed: Callable[[], None],
     ) -> None:
-        """`identity_of` tells the identity of this router's chain for a model."""
+        """`identity_of` tells the identity of this router's chain for a model.
+
+        `changed` is called where a poll changed the replica's standing or the name it wants.
+        """
         self._replica = replica
         self._session = session
         self._options = options
         self._identity_of = identity_of
         self._clock = clock
-        self._after_poll = after_poll
+        self._changed = changed
         self._timeout = aiohttp.ClientTimeout(total=options.probe_timeout_seconds)
         self._digest_due = 0.0
         self._digest_failed = False
@@ -52,12 +55,15 @@ class Poller:
 
     async def run(self) -> None:
         """Poll until cancelled; whatever a replica answers, polling goes on."""
+        replica = self._replica
         while True:
+            was = replica.health.standing, replica.wanted_name
             try:
                 await self.poll()
             except Exception:
-                log.exception("polling %s failed", self._replica.url)
-            self._after_poll()
+                log.exception("polling %s failed", replica.url)
+            if (replica.health.standing, replica.wanted_name) != was:
+                self._changed()
             await asyncio.sleep(self._options.state_poll_seconds)
 
     async def poll(self) -> None:

@@ -55,10 +55,12 @@ class Relay:
     ) -> web.StreamResponse:
         """Answer the request; ApiError where no replica does."""
         headers = towards_replica(request.headers, request.remote, outcome.request_id)
-        to_try = deque(decision.ranking[: self._limits.attempts])
+        # By index, as a ranking is made no further than it is walked.
+        to_try = deque(range(min(self._limits.attempts, len(decision.ranking))))
         ran_once = fresh = False
         while to_try:
-            choice = to_try.popleft()
+            place = to_try.popleft()
+            choice = decision.ranking[place]
             replica = self._fleet.by_name(choice.name)
             if replica is None:
                 continue
@@ -97,7 +99,7 @@ class Relay:
                 self._note_failover(choice, "vanished")
                 if error.reused:
                     # Most likely only the idle connection was closed: the same replica, on a new one.
-                    to_try.appendleft(choice)
+                    to_try.appendleft(place)
                     fresh = True
                     continue
                 replica.health.unreachable()

@@ -23,6 +23,8 @@ from router.placement.ask import Ask
 # since most of a chat's names say nothing: where it ends, and where chats part, is kept besides.
 _FIRST_MARKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _WAYS = 2
+# Lives of replicas' caches that are told apart.
+_MOST_LIVES = 2048
 
 # Weights grow by e^(t/tau) instead of all shrinking; past this exponent they are scaled back.
 _MAX_EXPONENT = 40.0
@@ -44,7 +46,7 @@ _ENTRY = np.dtype(
         # How many blocks behind it, before the next mark, the last prompt ended that did so.
         ("beyond", "<u2"),
         # Who served it last.
-        ("server", "<u2"),
+        ("replica", "<u2"),
     ]
 )
 
@@ -53,7 +55,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What is remembered of a prompt: known to `depth` blocks, sent last, at `at`, to the replica `server`.
+    """What is remembered of a prompt: known to `depth` blocks, sent last, at `at`, to `replica`.
 
     `epoch` is the life of that replica's cache at the time. `hot_depth` leading blocks are shared by
     `hot_share` of all conversations, `everywhere_depth` by so many that all replicas should hold them.
@@ -61,7 +63,7 @@ class Recall:
 
     depth: int = 0
     at: float = float("-inf")
-    server: str = ""
+    replica: str = ""
     epoch: str = ""
     hot_depth: int = 0
     hot_share: float = 0.0
@@ -90,7 +92,7 @@ class Memory:
         self._tail_bytes = table["tail_bytes"]
         self._children = table["child"]
         self._beyond = table["beyond"]
-        self._servers = table["server"]
+        self._replicas = table["replica"]
         self._at.fill(-np.inf)
         self._sets = self._names.reshape(sets, _WAYS)
         self._set_count = np.uint64(sets)
@@ -121,7 +123,7 @@ class Memory:
         if not len(fresh):
             return _NOTHING
         depth, place = self._end(ask, int(depths[fresh[-1]]), int(places[fresh[-1]]), now)
-        server, epoch = self._lives[self._servers[place]]
+        replica, epoch = self._lives[self._replicas[place]]
         hot_depth, weight, everywhere_depth = 0, 0.0, 0
         least *= self._scale(now)
         floor = max(hot * self._total, least)
@@ -143,10 +145,10 @@ class Memory:
                 everywhere_depth = int(depths[fresh[(weights >= floor).nonzero()[0][-1]]])
         share = weight / self._total if weight else 0.0
         at = float(self._at[place])
-        return Recall(depth, at, server, epoch, hot_depth, share, everywhere_depth)
+        return Recall(depth, at, replica, epoch, hot_depth, share, everywhere_depth)
 
-    def record(self, ask: Ask, server: str, epoch: str, now: float) -> None:
-        """Remember a prompt that `server` took."""
+    def record(self, ask: Ask, replica: str, epoch: str, now: float) -> None:
+        """Remember a prompt that `replica` took."""
         chain = ask.chain
         if chain is None or not chain.names:
             return
@@ -162,8 +164,10 @@ class Memory:
         self._at[places[there]] = now
         self._claim(places, names, ~there)
         self._at[places] = now - depths * _SECONDS_PER_BLOCK
-        self._servers[places] = self._life(server, epoch)
+        self._replicas[places] = self._life(replica, epoch)
         if not continues:
+            # Not those whose place a new name of this prompt has just taken.
+            there &= self._names[places] == names
             self._branches[places[there & (depths <= known)]] += np.float32(scale)
         elif known < len(chain.names):
             place = places[depths.searchsorted(known)]
@@ -250,16 +254,16 @@ class Memory:
         child = int(self._children[place])
         return not child or depth >= len(chain.names) or child == _child(chain, depth)
 
-    def _life(self, server: str, epoch: str) -> int:
-        life = self._life_of.get((server, epoch))
+    def _life(self, replica: str, epoch: str) -> int:
+        life = self._life_of.get((replica, epoch))
         if life is None:
-            if len(self._lives) >= np.iinfo(np.uint16).max:
+            if len(self._lives) >= _MOST_LIVES:
                 # So many restarts: what is known of who served what is given up once.
-                self._servers.fill(0)
+                self._replicas.fill(0)
                 self._lives = [("", "")]
                 self._life_of = {("", ""): 0}
-            life = self._life_of[server, epoch] = len(self._lives)
-            self._lives.append((server, epoch))
+            life = self._life_of[replica, epoch] = len(self._lives)
+            self._lives.append((replica, epoch))
         return life
 
     def _scale(self, now: float) -> float:
@@ -278,7 +282,8 @@ class Memory:
 def _depths_to_record(chain: Chain, known: int, continues: bool) -> list[int]:
     count = len(chain.names)
     marks = _marks(count, chain.block_tokens)
-    depths = {*marks, count}
+    # The last boundary always: there is told where the prompt ended behind it.
+    depths = {*marks, *boundaries(count, chain.block_tokens)[-1:], count}
     if known:
         depths.add(known)
         if known < count and not continues:

@@ -122,6 +122,8 @@ class FleetView:
     roster: Roster
     table: Floats
     caches: Caches
+    # The last look-up: several ask for the same of one view.
+    _looked_up: list[tuple[Ask, Tokens]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
     def of(
@@ -245,8 +247,11 @@ class FleetView:
         if ask.chain is None:
             return np.full(len(self), -1, dtype=np.int64)
         slots = self.roster.slots
-        tokens = self.caches.held_blocks(ask.chain, ask.marks, slots)
-        tokens *= ask.chain.block_tokens
+        if self._looked_up and self._looked_up[0][0] is ask:
+            tokens = self._looked_up[0][1]
+        else:
+            tokens = self.caches.held_blocks(ask.chain, ask.marks, slots) * ask.chain.block_tokens
+            self._looked_up[:] = [(ask, tokens)]
         known = tokens >= 0
         known &= self.caches.told_at(slots) >= least_told_at
         return np.where(known, tokens, -1)

@@ -1,9 +1,9 @@
 """affinity: to the replica with the least predicted time to first token, credit for cached prefixes included.
 
-Predicted TTFT is wait + S(L, expected hit), in seconds. The home of a prompt is the ring's for its shallowest
-block that is neither hot nor within a small preamble, so that conversations stay together and popular
-prefixes spread; what is known of residency (digests, and this router's own memory) sharpens the expected hit.
-Near-ties fall by hash.
+Predicted TTFT is wait + S(L, expected hit), in seconds. A prefix that many conversations share has as many
+copies as its share of them needs; the home of a prompt is the ring's choice, among the replicas with copies,
+for the first block that is its own. So conversations stay together and popular prefixes spread; what is known
+of residency (digests, and this router's own memory) sharpens the expected hit. Near-ties fall by hash.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Config(Options):
         1200, ge=1, le=86_400, description="How long a prompt is remembered; about as long as caches keep it."
     )
     remember_names: int = Field(
-        120_000, ge=64, le=10_000_000, description="Names remembered, 34 bytes each; 120,000 take 4.1 MB."
+        80_000, ge=64, le=10_000_000, description="Names remembered, 34 bytes each; 80,000 take 2.7 MB."
     )
 
 
@@ -111,14 +111,14 @@ class _Prefix:
 
     `known` was sent somewhere by this router. `common` of it, one number for all or one a replica, is so
     popular that the replica should hold a copy: it is not held against one that lacks it, lest the one that
-    had it first drew all new conversations. `private` is what comes after all that is common somewhere.
-    `home` and `second` are -1 where there is none.
+    had it first drew all new conversations. Behind `private_from` nothing is common anywhere. `home` and
+    `second` are -1 where there is none.
     """
 
     key: bytes
     known: int
     common: Tokens | int
-    private: int
+    private_from: int
     home: int
     second: int
 
@@ -151,7 +151,7 @@ class Policy:
         near = float(score[best]) + config.near_tie_seconds
         # A conversation that nobody holds yet may begin anywhere: where least is going on, as it stays there
         # for all its turns. Without digests it must begin at its home, or it would not be found again.
-        anywhere = told_by_all and int(np.maximum.reduce(expected)) <= prefix.private
+        anywhere = told_by_all and int(np.maximum.reduce(expected)) <= prefix.private_from
         if anywhere:
             near += config.beginning_slack * float(prefill[best])
         tied = score <= near
@@ -220,9 +220,7 @@ class Policy:
     @staticmethod
     def _holders(ask: Ask, fleet: FleetView, depth: int, copies: int) -> list[int]:
         """Return who should hold copies of the first `depth` blocks: the same, whoever of them is dead."""
-        ring = fleet.ring
-        # The ring is over all members, those that serve other models too.
-        walked = islice(ring.walk(ask.key_at(depth)), ceil(copies * len(ring.names) / fleet.members))
+        walked = islice(fleet.ring.walk(ask.key_at(depth)), copies)
         return [fleet.places[name] for name in walked if name in fleet.places]
 
     @staticmethod
@@ -242,7 +240,7 @@ class Policy:
     ) -> tuple[Tokens, npt.NDArray[np.bool_], bool]:
         """Return the tokens that each replica is expected to hold, whether its digest told, and all did."""
         config = self._config
-        last = fleet.places.get(recall.server, -1)
+        last = fleet.places.get(recall.replica, -1)
         renewed = last >= 0 and fleet.epochs[last] != recall.epoch
         if config.use_digests:
             expected = fleet.held_tokens(ask, now - config.digest_max_age_seconds)
@@ -261,7 +259,7 @@ class Policy:
         if ask.chain and ask.prompt_tokens <= len(ask.chain.names) * ask.chain.block_tokens:
             # One token at least is always computed, and blocks hit whole.
             block = ask.chain.block_tokens
-            np.minimum(expected, (ask.prompt_tokens - 1) // block * block, out=expected)
+            np.minimum(expected, max(0, ask.prompt_tokens - 1) // block * block, out=expected)
         return expected, told, told_by_all
 
     def _guessed(self, fleet: FleetView, prefix: _Prefix, last: int, renewed: bool) -> Tokens:
@@ -283,4 +281,4 @@ class Policy:
         share = config.home_bonus_with_digests if told else config.home_bonus
         cost = PrefillCost(*fleet.table[Column.BASE_SECONDS :, prefix.home].tolist())
         length = ask.prompt_tokens
-        return share * (cost.seconds(length, prefix.private) - cost.seconds(length, length - 1))
+        return share * (cost.seconds(length, prefix.private_from) - cost.seconds(length, length - 1))

@@ -2,7 +2,7 @@
 
 Sources: Yuan, Zuo, Wang, Chen, Tan, Yu: DualMap: Enabling Both Cache Affinity and Load Balancing for
 Distributed LLM Serving (ICLR 2026, arXiv 2602.06502); its code, A-zhudong/DualMap, dualmap/scheduler/utils
-and start_up.py (defaults). Of the two candidates the one with the longer match takes the request, unless its
+and start_up.py (defaults). Of the two the one with the longer match takes the request, unless its
 predicted time to first token exceeds half the SLO: then the one with the lesser. A prefix begins at its first
 512 tokens; where more than 1/16 of the recent requests share it, requests are told apart by 512 tokens more.
 
@@ -63,7 +63,7 @@ class Policy:
         self._counts: Counter[bytes] = Counter()
 
     def rank(self, ask: Ask, fleet: FleetView, now: float) -> Ranking:
-        """Rank the two candidates first, and the others in ring order from the first."""
+        """Rank the pair first, and the others in ring order from the first."""
         if not len(fleet):
             return ()
         held = np.maximum(fleet.held_tokens(ask), 0)
@@ -71,7 +71,7 @@ class Policy:
         # One token at least is always computed.
         expected = np.minimum(held, max(0, ask.prompt_tokens - 1))
         prefill = fleet.prefill_seconds(ask.prompt_tokens, expected)
-        walk, pair = self._candidates(ask, fleet)
+        walk, pair = self._pair(ask, fleet)
         pair, reason = self._compare(ask, fleet, pair, held, wait + prefill)
 
         def choice(place: int) -> Choice:
@@ -101,8 +101,8 @@ class Policy:
         while len(self._hot) > self._config.remember_names:
             self._hot.popitem(last=False)
 
-    def _candidates(self, ask: Ask, fleet: FleetView) -> tuple[list[int], list[int]]:
-        """Return all places in ring order for the prefix, and the two candidates."""
+    def _pair(self, ask: Ask, fleet: FleetView) -> tuple[list[int], list[int]]:
+        """Return all places in ring order for the prefix, and the pair."""
         key = self._prefix(ask, self._depth(ask))
         places = fleet.places
         walk = [places[name] for name in fleet.ring.walk(key) if name in places]
@@ -115,7 +115,7 @@ class Policy:
     def _compare(
         self, ask: Ask, fleet: FleetView, pair: list[int], held: Tokens, seconds: Floats
     ) -> tuple[list[int], str]:
-        """Return the candidates, the better first, and why."""
+        """Return the pair, the better first, and why."""
         busy = fleet.table[Column.IN_FLIGHT_TOKENS]
 
         def tie(place: int) -> tuple[float, int]:
