@@ -59,6 +59,7 @@ class ScriptedReplica:
         self.answer: Handler | None = None
         self.state_status = 200
         self.models: tuple[str, ...] = ("m",)
+        self.states_asked = 0
         self.work_seconds = 0.0
         self.draining = False
         self.identity: ChainIdentity = ChainNamer("sha256", "kvring", 16, None).identity
@@ -101,6 +102,7 @@ class ScriptedReplica:
             self.running -= 1
 
     async def _state(self, request: web.Request) -> web.Response:
+        self.states_asked += 1
         if self.state_status != 200:
             return web.json_response({}, status=self.state_status)
         self._sequence += 1

@@ -52,6 +52,32 @@ async def test_a_new_process_at_an_old_address_has_no_credit() -> None:
         assert (await up.post())[0] == 200
 
 
+async def test_who_serves_is_worked_out_only_when_it_changes() -> None:
+    async with rig(2) as up:
+        fleet = up.router.fleet
+        states = sum(replica.states_asked for replica in up.replicas)
+        before = fleet.view("m", 0.0).roster
+        await until(lambda: sum(replica.states_asked for replica in up.replicas) >= states + 6)
+        assert fleet.view("m", 1.0).roster is before
+        up.replicas[0].draining = True
+        await until(lambda: len(fleet.view("m", 2.0)) == 1)
+        # The home of a key does not depend on who is there to be asked.
+        assert fleet.view("m", 2.0).ring is before.ring
+
+
+async def test_each_model_has_a_ring_of_its_own_members() -> None:
+    async with rig(4) as up:
+        for replica in up.replicas[:2]:
+            replica.models = ("m2",)
+            replica.uid = f"{replica.name} anew"
+        fleet = up.router.fleet
+        await until(lambda: len(fleet.view("m2", 0.0)) == 2 and len(fleet.view("m", 0.0)) == 2)
+        for model in ("m", "m2"):
+            view = fleet.view(model, 0.0)
+            assert sorted(view.ring.names) == sorted(view.names)
+            assert view.members == 2
+
+
 async def test_an_address_that_serves_another_model_is_not_asked_for_the_old_one() -> None:
     async with rig(1) as up:
         up.replicas[0].models = ("m2",)

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from loadgen.bench.held_bytes import held_bytes
+from router.placement.ask import Choice
 from router.placement.policy import Policy
 from router.policies import load_policy
 from tests.router.views import ask_for, fleet_of, names_of
@@ -92,6 +93,15 @@ def test_by_default_it_takes_under_four_mebibytes() -> None:
     for number in range(50):
         serve(policy, tokens(number, 700), float(number))
     assert 2**20 < held_bytes(policy) <= 4 * 2**20
+
+
+def test_restarts_without_end_do_not_fill_memory() -> None:
+    policy = load_policy("affinity")
+    ask = ask_for(tokens(1, 800))
+    for number in range(10_000):
+        policy.commit(ask, Choice("replica-0", f"life {number}"), float(number) / 100)
+    assert held_bytes(policy) <= 4 * 2**20
+    assert known(policy, tokens(1, 800), 101.0) == 784
 
 
 def test_it_works_for_years() -> None:
