@@ -1,4 +1,4 @@
-"""Caches as they are: what policies see that are given more than a router can know."""
+"""Caches as simulated policies ask for them: as digests told, or as they are, which no router can know."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ import numpy.typing as npt
 from loadgen.simulate.replica import Replica
 from router.chain.chain import Chain
 from router.chain.digest import Marks
+from router.placement.digests import DigestTable
+
+
+class AskedDigests(DigestTable):
+    """What replicas told, and whether anybody has asked for it since `asked` was last made false."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = False
+
+    def held_blocks(self, chain: Chain, marks: Marks, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the deepest boundary of the chain in each digest, in blocks; -1 without a digest of it."""
+        self.asked = True
+        return super().held_blocks(chain, marks, slots)
 
 
 class ExactCaches:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from loadgen.simulate.scenario import Scenario
 from loadgen.simulate.workload import IDENTITY, Request
@@ -28,7 +29,9 @@ class Job:
 class Replica:
     """A queue, a cache and decodes that slow prefills down. Times are virtual seconds."""
 
-    def __init__(self, slot: int, name: str, block_tokens: int, scenario: Scenario, believed: float) -> None:
+    def __init__(
+        self, slot: int, name: str, block_tokens: int, scenario: Scenario, believed: float, now: float
+    ) -> None:
         self.slot = slot
         self.name = name
         self.epoch = f"{name}:0"
@@ -37,6 +40,8 @@ class Replica:
         self.serving: Job | None = None
         self.decodes = 0
         self.gone = False
+        self.joined_at = now
+        self.left_at = inf
         self._block_tokens = block_tokens
         self._scenario = scenario
         self._believed = believed
@@ -61,8 +66,15 @@ class Replica:
 
     def work_seconds(self, now: float) -> float:
         """Return the seconds of queued uncached prefill, as the replica believes."""
-        left = max(0.0, self._busy_until - now) * self._believed
-        return left + self._queued_seconds
+        return self.busy_seconds(now) * self._believed + self._queued_seconds
+
+    def busy_seconds(self, now: float) -> float:
+        """Return how long the prefill that runs now goes on."""
+        return max(0.0, self._busy_until - now)
+
+    def seconds_within(self, start: float, end: float) -> float:
+        """Return how long it was there between two times."""
+        return max(0.0, min(end, self.left_at) - max(start, self.joined_at))
 
     def kv_usage(self) -> float:
         """Return the share of blocks that running and waiting prompts take."""
@@ -111,9 +123,9 @@ class Replica:
         self._digest_of = self.pool.version
         return Digest.of(self.pool.boundary_names(), IDENTITY, self.epoch)
 
-    def leave(self) -> list[Job]:
-        """Go, and hand back what was not finished."""
-        self.gone = True
+    def leave(self, now: float) -> list[Job]:
+        """Go, and hand back what was not finished; the cache stays as it is."""
+        self.gone, self.left_at = True, now
         left = [self.serving] if self.serving else []
         left += self.queue
         self.queue.clear()

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen.simulate.caches import ExactCaches
+from loadgen.simulate.caches import AskedDigests, ExactCaches
 from loadgen.simulate.replica import Job, Replica
 from loadgen.simulate.scenario import Scenario
 from loadgen.simulate.workload import Request
 from router.placement.ask import Choice
-from router.placement.digests import DigestTable
 from router.placement.policy import Policy, Sees
 from router.placement.ring import Ring
 from router.placement.view import Column, FleetView, Floats, Roster
@@ -28,7 +27,7 @@ class Routers:
             load_policy(scenario.policy, scenario.policy_options) for _ in range(scenario.routers)
         ]
         self.sees: Sees = getattr(self.policies[0], "sees", "reports")
-        self.digests = DigestTable()
+        self.digests = AskedDigests()
         self.digests.reserve(slot_count)
         self._tables: Floats = np.zeros((scenario.routers, len(Column), slot_count))
         cost = scenario.cost
@@ -62,6 +61,7 @@ class Routers:
             self._roster, table if self._all_serve else table[:, self._roster.slots], self._caches
         )
         policy = self.policies[router]
+        self.digests.asked = False
         choice = policy.rank(request.ask, view, now)[0]
         policy.commit(request.ask, choice, now)
         slot = int(self._roster.slots[self._roster.places[choice.name]])
@@ -70,6 +70,18 @@ class Routers:
         table[Column.IN_FLIGHT_TOKENS, slot] += request.prompt_tokens
         table[Column.DISPATCHED, slot] += 1
         return self._replicas[slot], choice
+
+    def told_tokens(self, request: Request, chosen: Replica, choice: Choice) -> int:
+        """Return how much the digest of who was chosen told the last decision that it held.
+
+        Nothing where the decision asked for no digest, and no more than it then expected: as in a live
+        router, a digest misled only who believed it.
+        """
+        chain = request.ask.chain
+        if not self.digests.asked or chain is None:
+            return 0
+        told = int(self.digests.held_blocks(chain, request.ask.marks, np.array([chosen.slot]))[0])
+        return min(max(0, told) * chain.block_tokens, choice.expected_tokens)
 
     def finished(self, job: Job, replica: Replica) -> None:
         """Take a request out of its router's count."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Any
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.simulate.evidence import Uncached
 from loadgen.simulate.replica import Job, Replica
 from loadgen.simulate.routers import Routers
 from loadgen.simulate.scenario import Scenario
 from loadgen.simulate.workload import Request, Workload
-from router.observe.attribution import Cause, Evidence, attribute
 
 # Replicas report in so many turns within one period, as they would not all at once.
 _REPORT_TURNS = 8
@@ -36,8 +36,9 @@ class _Event(IntEnum):
 class Run:
     """What came of it: one entry a request, in order of arrival; NaN and -1 for those that were rejected.
 
-    `prefill_seconds` is all time that replicas spent in prefills, `span_seconds` the time between the first
-    arrival and the last. `uncached` is by cause, over the counted requests, empty unless asked for.
+    `prefill_seconds` is all time that replicas spent in prefills, until they left. `span_seconds` is the time
+    between the first arrival and the last, `replica_seconds` how long replicas were there within it, summed.
+    `uncached` is by cause, over the counted requests, empty unless asked for.
     """
 
     counted_from: int
@@ -51,14 +52,13 @@ class Run:
     replica_names: tuple[str, ...]
     prefill_seconds: float
     span_seconds: float
+    replica_seconds: float
     uncached: dict[str, int]
 
     @property
     def utilisation(self) -> float:
         """The share of the time that replicas spent in prefills."""
-        return (
-            self.prefill_seconds / (self.span_seconds * len(self.replica_names)) if self.span_seconds else 0.0
-        )
+        return self.prefill_seconds / self.replica_seconds if self.replica_seconds else 0.0
 
 
 class Simulation:
@@ -82,8 +82,7 @@ class Simulation:
         self._where = np.full(count, -1, dtype=np.int64)
         self._busy_seconds = 0.0
         self._waiting_for = 0
-        self._seen: set[bytes] = set()
-        self._uncached = dict.fromkeys(Cause, 0)
+        self._uncached = Uncached(self._replicas, workload.block_tokens) if scenario.misses else None
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> Run:
         """Simulate; `progress` is told now and then how many requests have arrived."""
@@ -101,6 +100,7 @@ class Simulation:
                 progress(request.number)
         self._advance(float("inf"))
         arrivals = np.array([request.arrival_seconds for request in requests]) / scale
+        first, last = (float(arrivals[0]), float(arrivals[-1])) if len(arrivals) else (0.0, 0.0)
         return Run(
             counted_from=self._counted_from,
             arrival_seconds=arrivals,
@@ -112,8 +112,9 @@ class Simulation:
             router=self._assigned,
             replica_names=tuple(replica.name for replica in self._replicas),
             prefill_seconds=self._busy_seconds,
-            span_seconds=float(arrivals[-1] - arrivals[0]) if len(arrivals) else 0.0,
-            uncached={cause.value: tokens for cause, tokens in self._uncached.items() if tokens},
+            span_seconds=last - first,
+            replica_seconds=sum(replica.seconds_within(first, last) for replica in self._replicas),
+            uncached=self._uncached.by_cause() if self._uncached else {},
         )
 
     def _advance(self, until: float) -> None:
@@ -143,8 +144,9 @@ class Simulation:
             return
         replica, choice = self._routers.decide(router, request, now)
         job = Job(request, router, choice.expected_tokens)
-        if self._scenario.misses and request.number >= self._counted_from:
-            job.evidence = self._evidence(request, replica, choice.expected_tokens)
+        if self._uncached and request.number >= self._counted_from:
+            told_tokens = self._routers.told_tokens(request, replica, choice)
+            job.evidence = self._uncached.decided(request, replica, told_tokens, now)
         self._waiting_for += 1
         replica.accept(job)
         if replica.serving is None:
@@ -165,11 +167,10 @@ class Simulation:
         self._hit[number] = job.hit_tokens
         self._expected[number] = job.expected_tokens
         self._where[number] = replica.slot
-        if job.evidence is not None:
-            for cause, tokens in attribute(replace(job.evidence, hit_tokens=job.hit_tokens)):
-                self._uncached[cause] += tokens
-        if self._scenario.misses:
-            self._seen.update(request.names)
+        if self._uncached:
+            if job.evidence is not None:
+                self._uncached.ended(job.evidence, job.hit_tokens)
+            self._uncached.computed(request)
         replica.end()
         decoded = now + request.output_tokens * self._scenario.decode_seconds_per_token
         self._schedule(decoded, _Event.DECODE_ENDS, (replica, job))
@@ -196,7 +197,7 @@ class Simulation:
             slot = len(self._replicas)
             believed = scenario.believed_scale * (scenario.believed_scale_of_first if slot == 0 else 1.0)
             name = f"replica-{scenario.seed}-{slot}"
-            replica = Replica(slot, name, self._workload.block_tokens, scenario, believed)
+            replica = Replica(slot, name, self._workload.block_tokens, scenario, believed, now)
             self._replicas.append(replica)
             added.append(replica)
         self._meet()
@@ -211,7 +212,8 @@ class Simulation:
     def _shrink(self, count: int, now: float) -> None:
         present = [replica for replica in self._replicas if not replica.gone]
         leaving = present[max(1, len(present) - count) :]
-        orphans = [(replica, job) for replica in leaving for job in replica.leave()]
+        self._busy_seconds -= sum(replica.busy_seconds(now) for replica in leaving)
+        orphans = [(replica, job) for replica in leaving for job in replica.leave(now)]
         self._meet()
         for replica in leaving:
             self._routers.digests.clear(replica.slot)
@@ -231,28 +233,6 @@ class Simulation:
         turns = min(_REPORT_TURNS, self._scenario.replicas)
         for turn in range(turns):
             self._schedule(period * turn / turns, _Event.LOAD_REPORT, slice(turn, None, turns))
-
-    def _evidence(self, request: Request, chosen: Replica, expected_tokens: int) -> Evidence:
-        """Say what is true of the prompt at the moment of the decision."""
-        block = self._workload.block_tokens
-        names = request.names
-        elsewhere = departed = 0
-        for replica in self._replicas:
-            if replica.gone:
-                departed = max(departed, replica.held_blocks(names))
-            elif replica is not chosen:
-                elsewhere = max(elsewhere, replica.held_blocks(names))
-        seen = next((depth for depth, name in enumerate(names) if name not in self._seen), len(names))
-        return Evidence(
-            prompt_tokens=request.prompt_tokens,
-            block_tokens=block,
-            hit_tokens=0,
-            told=expected_tokens if self._routers.sees == "reports" else 0,
-            held_elsewhere=elsewhere * block,
-            held_by_departed=departed * block,
-            evicted=0,
-            seen=seen * block,
-        )
 
     def _schedule(self, at: float, kind: int, what: object) -> None:
         self._sequence += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -142,7 +143,10 @@ Progress = Callable[[str, int, int], None]
 def run_plan(plan: Plan, progress: Progress = lambda what, done, of: None) -> Results:
     """Run a plan; `progress` is told what runs, how many requests or runs are done, and of how many."""
     fleet = _fleet(plan)
+    labels = Counter(policy.label for policy in plan.policies)
     for policy in plan.policies:
+        if labels[policy.label] > 1:
+            raise SimulationError(f"{policy.label} is given more than once: its runs could not be told apart")
         try:
             load_policy(policy.name, policy.options)
         except PolicyError as error:

@@ -14,6 +14,7 @@ from loadgen.simulate.scenario import Scenario
 from loadgen.simulate.workload import Workload
 from loadgen.traces.trace import Trace
 from router.policies import policy_names
+from router.wire.report import PrefillCost
 from tests.loadgen.simulate.scenes import PLAIN, SLOW, WATCHER, chats, request, run, trace_of
 
 FLEET: dict[str, Any] = {"replicas": 4, "routers": 2, "cache_blocks": 300, "cost": SLOW}
@@ -166,6 +167,60 @@ def test_what_a_lost_replica_held_is_told_from_what_was_never_there() -> None:
     # Round robin had put one on each replica.
     assert sorted(done.hit_tokens.tolist()) == [0, 0, 0, 1000]
     assert done.uncached == {"cold": 2000, "partial_block": 4, "routed_by_membership": 1000}
+
+
+def test_what_a_replica_held_that_left_long_ago_counts_as_evicted() -> None:
+    one, other = range(10), range(50, 60)
+    for back, cause in ((790, "routed_by_membership"), (810, "evicted")):
+        times = zip((0, 100, back, back + 1), (one, other, one, other), strict=True)
+        done = run(
+            trace_of(*(request(at, 1001, *ids) for at, ids in times)),
+            replicas=2,
+            changes=[{"at_seconds": 199, "count": -1}],
+        )
+        assert done.uncached == {"cold": 2000, "partial_block": 4, cause: 1000}
+
+
+@pytest.mark.parametrize("policy", ["affinity", "cache_aware", "least_work"])
+def test_only_decisions_that_read_a_digest_were_misled_by_one(policy: str) -> None:
+    # Small caches, and digests that are old: they tell of much that is gone.
+    old = FLEET | {"cache_blocks": 100, "digest_seconds": 25}
+    options = {"use_digests": False} if policy == "affinity" else {}
+    blind = run(chats(turn_seconds=60), policy=policy, policy_options=options, **old)
+    assert "stale_digest" not in blind.uncached
+    reading = run(chats(turn_seconds=60), policy="affinity", **old).uncached
+    assert 0 < reading["stale_digest"] < sum(reading.values()) / 2
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_digest_misled_by_what_it_told_and_was_believed(reads: bool) -> None:
+    trace = trace_of(
+        request(0, 1001, *range(10)),
+        request(250, 1501, *range(20, 35)),
+        request(251, 1501, *range(10), *range(40, 45)),
+    )
+    done = run(
+        trace,
+        policy=WATCHER,
+        # It expects more than there ever was.
+        policy_options={"tells": "prefill", "reads_digests": reads},
+        cost=PrefillCost(5, 1e-5, 0),
+        cache_blocks=15,
+        digest_seconds=100,
+    )
+    assert done.expected_tokens.tolist() == [5010, 5015, 5015]
+    told = {"stale_digest": 1000} if reads else {"evicted": 1000}
+    assert done.uncached == {"cold": 3000, "partial_block": 3} | told
+
+
+def test_utilisation_is_of_the_replicas_that_were_there() -> None:
+    trace = trace_of(request(0, 100, 1), request(0, 100, 2), request(20, 100, 3), request(40, 100, 4))
+    changes = [{"at_seconds": 1, "count": -1}, {"at_seconds": 30, "count": 3}, {"at_seconds": 99, "count": 5}]
+    done = run(trace, replicas=2, changes=changes)
+    # 2.5 s each; one was broken off after a second, and begun anew.
+    assert done.prefill_seconds == pytest.approx(4 * 2.5 + 1)
+    assert done.replica_seconds == pytest.approx(40 + 1 + 3 * 10)
+    assert done.utilisation == pytest.approx(11 / 71)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another() -> None:

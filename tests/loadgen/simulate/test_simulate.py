@@ -163,6 +163,8 @@ def test_frames_say_what_they_need() -> None:
         ({"policies": "no_such_policy"}, "no_such_policy"),
         ({"policies": [("affinity", {"wheels": 4})]}, "wheels"),
         ({"policies": "not.there"}, "not.there"),
+        # Runs go by their policy's label: they would count as one policy's, on twice the seeds.
+        ({"policies": ["affinity", "round_robin", "affinity"]}, "affinity is given more than once"),
         ({"replicas": 0}, "replicas"),
         ({"routers": 65}, "routers"),
         ({"wheels": 4}, "wheels"),

@@ -17,6 +17,7 @@ class Config(Options):
     tells: Literal["commits", "prefill", "wait", "replicas"] = Field(
         "commits", description="Its own commits so far, or milliseconds, or how many replicas there are."
     )
+    reads_digests: bool = Field(False, description="Whether it asks what is held, if only to ask.")
 
 
 class Policy:
@@ -28,6 +29,8 @@ class Policy:
 
     def rank(self, ask: Ask, fleet: FleetView, now: float) -> Ranking:
         """Return every replica, least wait first."""
+        if self._config.reads_digests:
+            fleet.held_tokens(ask)
         waits = fleet.wait_seconds(now).tolist()
         prefills = fleet.prefill_seconds(ask.prompt_tokens, 0).tolist()
         rows = sorted(zip(waits, fleet.names, fleet.epochs, prefills, strict=True))
