@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import numpy as np
@@ -12,12 +13,19 @@ import numpy as np
 _SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType)
 
 
-def held_bytes(root: object) -> int:
+def held_bytes(root: object, besides: Sequence[object] = ()) -> int:
     """Return the bytes of `root` and of everything that can be reached from it, each thing once.
 
-    Classes, modules and functions do not count, nor what they lead to.
+    Classes, modules and functions do not count, nor what they lead to, nor what `besides` lead to.
     """
     seen: set[int] = set()
+    for one in besides:
+        _walk(one, seen)
+    return _walk(root, seen)
+
+
+def _walk(root: object, seen: set[int]) -> int:
+    """Return the bytes of what is not in `seen`, and put it there."""
     waiting: list[object] = [root]
     total = 0
     while waiting:

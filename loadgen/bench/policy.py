@@ -19,12 +19,14 @@ from loadgen.bench.quiet_fleet import QuietFleet, quiet_fleet
 from loadgen.bench.traffic import MODEL, Conversation, conversations, namer_of
 from router.chain.digest import is_boundary
 from router.fleet.load import Lease, LoadBook
+from router.observe.sightings import Sightings
 from router.placement.ask import Ask
 from router.placement.policy import Policy
 from router.policies import load_policy
 from router.settings import Options
 
-PARTS = ("marks", "view", "rank", "commit")
+# What a request waits for: all but the last, which is done with the first byte of its answer.
+PARTS = ("marks", "view", "rank", "look", "commit", "note")
 # Virtual time between decisions: a thousand a second, so that digests stay as fresh as they are live.
 _STEP_SECONDS = 0.001
 _NAME_BYTES = 32
@@ -61,13 +63,17 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The parts of a decision, all of it, and what the policy keeps after half of the requests and all."""
+    """The parts of a decision, and all of it but the note; what is kept after half of the requests and all.
+
+    The state is the policy's; sightings are kept beside it, whatever the policy.
+    """
 
     parts: dict[str, Spread]
     total: Spread
     requests: int
     state_bytes_halfway: int
     state_bytes: int
+    sightings_bytes: int
 
 
 def prepare(options: DecisionOptions) -> Sequence[Conversation]:
@@ -109,10 +115,11 @@ async def _measure(
                 part: Spread.of([times[index] for times in rounds], options.decisions)
                 for index, part in enumerate(PARTS)
             },
-            Spread.of([sum(times) for times in rounds], options.decisions),
+            Spread.of([sum(times[:-1]) for times in rounds], options.decisions),
             bench.requests,
             halfway,
             held_bytes(policy),
+            bench.sightings_bytes(),
         )
 
 
@@ -122,6 +129,7 @@ class _Bench:
     def __init__(self, policy: Policy, fleet: QuietFleet, options: DecisionOptions) -> None:
         self.requests = 0
         self._policy = policy
+        self._sightings = Sightings()
         self._fleet = fleet
         self._options = options
         self._draw = Random(options.seed)
@@ -147,9 +155,9 @@ class _Bench:
             self._fleet.tell_digest(name, known[:most] + fill, self._now)
 
     def round(self, prompts: Sequence[Conversation]) -> tuple[int, ...]:
-        """Decide on each prompt; return the nanoseconds of each part."""
-        policy, view_of = self._policy, self._fleet.fleet.view
-        marks = views = ranks = commits = 0
+        """Decide on each prompt, as far as a first attempt needs it; return the nanoseconds of each part."""
+        policy, sightings, view_of = self._policy, self._sightings, self._fleet.fleet.view
+        marks = views = ranks = looks = commits = notes = 0
         for prompt in prompts:
             now = self._tick()
             started = thread_time_ns()
@@ -159,21 +167,32 @@ class _Bench:
             viewed = thread_time_ns()
             choice = policy.rank(ask, view, now)[0]
             ranked = thread_time_ns()
+            sight = sightings.look(ask, view, now)
+            looked = thread_time_ns()
             policy.commit(ask, choice, now)
-            done = thread_time_ns()
+            committed = thread_time_ns()
+            sightings.note(ask, choice, now, sight.noted_tokens)
+            noted = thread_time_ns()
             marks += asked - started
             views += viewed - asked
             ranks += ranked - viewed
-            commits += done - ranked
+            looks += looked - ranked
+            commits += committed - looked
+            notes += noted - committed
             self._lend(self._fleet.replicas[choice.name].load, choice.prefill_seconds, ask.prompt_tokens)
         self.requests += len(prompts)
         clock = _clock_nanoseconds() * len(prompts)
-        return tuple(max(0, total - clock) for total in (marks, views, ranks, commits))
+        return tuple(max(0, total - clock) for total in (marks, views, ranks, looks, commits, notes))
+
+    def sightings_bytes(self) -> int:
+        """Return what the sightings keep; the roster is the fleet's."""
+        return held_bytes(self._sightings, besides=[self._fleet.fleet.view(MODEL, self._now).roster])
 
     def _serve(self, ask: Ask) -> str:
         now = self._tick()
         choice = self._policy.rank(ask, self._fleet.fleet.view(MODEL, now), now)[0]
         self._policy.commit(ask, choice, now)
+        self._sightings.note(ask, choice, now)
         self._lend(self._fleet.replicas[choice.name].load, choice.prefill_seconds, ask.prompt_tokens)
         self.requests += 1
         return choice.name
@@ -216,4 +235,5 @@ def record_of(policy: str, options: DecisionOptions, costs: Costs) -> dict[str, 
         "requests": costs.requests,
         "soft_state_bytes_halfway": costs.state_bytes_halfway,
         "soft_state_bytes": costs.state_bytes,
+        "sightings_bytes": costs.sightings_bytes,
     }

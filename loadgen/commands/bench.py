@@ -41,10 +41,14 @@ def command() -> None:
 def policy(policies: str, replicas: str, as_json: bool, **values: Any) -> None:
     """Measure one decision of each policy.
 
-    A decision has four parts: the marks of the ask, made once a request; the view of the live router's
-    fleet; the ranking; and the commit. Naming the prompt's blocks is not in it. Times are CPU time of the
-    thread, the median of several rounds, each decision on another prompt of a conversation that is mostly
-    known; a policy's soft state is weighed before the rounds and after.
+    A decision has five parts: the marks of the ask, made once a request; the view of the live router's
+    fleet; the ranking, as far as a first attempt walks it; the look at what was seen of the prompt, by which
+    misses are explained; and the commit. The note of what was computed is told beside them: it is made when
+    the answer begins. Naming the prompt's blocks is not in it. Times are CPU time of the thread, the median
+    of several rounds, each decision on another prompt of a conversation that is mostly known.
+
+    The soft state is the policy's own, weighed before the rounds and after; sightings are what the router
+    keeps to explain misses, whatever the policy.
     """
     import orjson
     from pydantic import ValidationError
@@ -96,7 +100,8 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
 
     table = Table(title="Microseconds of CPU time a decision", title_justify="left")
     table.add_column("policy", overflow="fold")
-    for title in ("replicas", "marks", "view", "rank", "commit", "all", "rank a replica", "soft state"):
+    parts = ("marks", "view", "rank", "look", "commit", "all", "note")
+    for title in ("replicas", *parts, "rank a replica", "soft state", "sightings"):
         table.add_column(title, justify="right")
     for record in records:
         rank = "{rank_microseconds:.1f} ({rank_least_microseconds:.1f}-{rank_most_microseconds:.1f})"
@@ -106,9 +111,12 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
             f"{record['marks_microseconds']:.1f}",
             f"{record['view_microseconds']:.1f}",
             rank.format(**record),
+            f"{record['look_microseconds']:.1f}",
             f"{record['commit_microseconds']:.1f}",
             f"{record['total_microseconds']:.1f}",
+            f"{record['note_microseconds']:.1f}",
             f"{record['rank_microseconds_per_replica']:.2f}",
             f"{record['soft_state_bytes'] / 2**20:.2f} MiB",
+            f"{record['sightings_bytes'] / 2**20:.2f} MiB",
         )
     return table

@@ -31,23 +31,27 @@ def test_json_has_every_part_of_each_policy_and_fleet() -> None:
         (count, policy) for count in (2, 5) for policy in policies.split(",")
     ]
     for record in records:
-        for part in ("view", "rank", "total"):
+        for part in ("view", "rank", "look", "note", "total"):
             least, middle, most = (record[f"{part}{which}_microseconds"] for which in ("_least", "", "_most"))
             assert 0 < least <= middle <= most
         assert record["marks_microseconds"] >= 0
+        assert record["look_microseconds"] < record["total_microseconds"]
         assert record["rank_microseconds_per_replica"] == pytest.approx(
             record["rank_microseconds"] / record["replicas"], abs=0.01
         )
         # 16 of the 20 prompts of each round were asked before.
         assert record["requests"] == 3 * 20 + 3 * 16
         assert 0 < record["soft_state_bytes"] <= 4 * 2**20
+        assert 1.1e6 < record["sightings_bytes"] < 1.3e6
 
 
 def test_a_table_has_a_row_each() -> None:
     result = bench("--policy", "affinity,round_robin", "--replicas", "3", *SMALL)
     assert result.exit_code == 0, result.output
-    for word in ("affinity", "round_robin", "marks", "view", "rank", "commit", "soft state", "MiB"):
+    for word in ("affinity", "round_robin", "marks", "view", "rank", "look", "commit", "note", "MiB"):
         assert word in result.stdout
+    for kept in ("soft state", "sightings"):
+        assert kept in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -110,4 +114,5 @@ def test_held_bytes_counts_each_thing_once() -> None:
     assert 80_000 < held_bytes(both) < 81_000
     assert held_bytes([b"x" * 1000] * 50) < 2000
     assert held_bytes([bytes(1000) + bytes([number]) for number in range(50)]) > 50_000
+    assert held_bytes(both, besides=[both[1]]) < 1000
     assert held_bytes([np, len, DecisionOptions, held_bytes]) < 200
