@@ -156,6 +156,8 @@ def run_plan(plan: Plan, progress: Progress = lambda what, done, of: None) -> Re
     # Trace by trace: a trace made ready takes some hundred megabytes.
     for given in plan.traces:
         trace = given if isinstance(given, Trace) else open_trace(given)
+        if any(record["trace"] == trace.name for record in records):
+            raise SimulationError(f"two traces are called {trace.name}: their runs could not be told apart")
         for task, run, oracle_mean in _run_trace(plan, trace, fleet, progress):
             label, seed = task.policy.label, task.seed
             counts = fleet.replicas, fleet.routers

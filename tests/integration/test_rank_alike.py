@@ -94,7 +94,7 @@ class Twins:
     def __init__(self, policy: str, live: list[Live]) -> None:
         scenario = Scenario(policy=policy, replicas=REPLICAS, routers=ROUTERS, cache_blocks=150)
         names = [f"r{number}" for number in range(REPLICAS)]
-        self.replicas = [Replica(slot, name, 16, scenario, 1.0) for slot, name in enumerate(names)]
+        self.replicas = [Replica(slot, name, 16, scenario, 1.0, 0.0) for slot, name in enumerate(names)]
         self.routers = Routers(scenario, self.replicas, REPLICAS)
         self.recorders = [Recorder(one) for one in self.routers.policies]
         self.routers.policies[:] = self.recorders
