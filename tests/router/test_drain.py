@@ -147,10 +147,10 @@ async def test_a_policy_of_ones_own_is_found_on_the_path(tmp_path: Path) -> None
     (program,) = [block for block in _README.read_text().split("```python\n") if block.startswith("# mine/")]
     package = tmp_path / "mine"
     package.mkdir()
-    (package / "shortest.py").write_text(program.split("```")[0])
+    (package / "held.py").write_text(program.split("```")[0])
     (port,) = free_ports(1)
     arguments = ["router", "--listen", f"127.0.0.1:{port}", "--replica", f"r0={replica.url}"]
-    arguments += ["--policy", "mine.shortest"]
+    arguments += ["--policy", "mine.held"]
     child = start_child("router", arguments, tmp_path, {"PYTHONPATH": str(tmp_path)})
     try:
         url = f"http://127.0.0.1:{port}"
@@ -159,7 +159,7 @@ async def test_a_policy_of_ones_own_is_found_on_the_path(tmp_path: Path) -> None
             aiohttp.ClientSession() as session,
             session.post(f"{url}/v1/chat/completions", json=BODY) as response,
         ):
-            assert response.headers["x-kvring-policy"] == "mine.shortest"
+            assert response.headers["x-kvring-policy"] == "mine.held"
     finally:
         await stop_children([child], 2.0)
         await replica.stop()
