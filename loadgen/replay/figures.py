@@ -98,13 +98,6 @@ def simulated_figures(
     )
 
 
-def mean_ttft_seconds(run: Run) -> float | None:
-    """Return the mean TTFT of a simulated run's counted requests, None if none was served."""
-    ttft = run.ttft_seconds[run.counted_from :]
-    ttft = ttft[~np.isnan(ttft)]
-    return float(ttft.mean()) if len(ttft) else None
-
-
 def _latencies(ttft: npt.NDArray[np.float64], oracle_mean_seconds: float | None) -> dict[str, float | None]:
     names = ("ttft_mean_seconds", "ttft_p50_seconds", "ttft_p90_seconds", "ttft_p99_seconds")
     if not len(ttft):

@@ -12,9 +12,10 @@ from loadgen.client import ClientLimits
 from loadgen.load import LoadError, first_model
 from loadgen.replay.completions import CompletionClient
 from loadgen.replay.drive import Pace, Replayed, drive
-from loadgen.replay.figures import Figures, live_figures, mean_ttft_seconds, simulated_figures
+from loadgen.replay.figures import Figures, live_figures, simulated_figures
 from loadgen.replay.options import ReplayOptions
 from loadgen.replay.prompts import Prompts
+from loadgen.simulate.figures import mean_ttft_seconds
 from loadgen.simulate.run import simulate_run
 from loadgen.simulate.scenario import Scenario
 from loadgen.simulate.workload import Workload

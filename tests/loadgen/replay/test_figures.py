@@ -9,7 +9,8 @@ from rich.console import Console
 
 from loadgen.client import Answer
 from loadgen.replay.drive import Replayed
-from loadgen.replay.figures import live_figures, mean_ttft_seconds, side_by_side, simulated_figures
+from loadgen.replay.figures import live_figures, side_by_side, simulated_figures
+from loadgen.simulate.figures import mean_ttft_seconds
 from loadgen.simulate.run import simulate_run
 from loadgen.simulate.scenario import Scenario
 from loadgen.simulate.workload import Workload
