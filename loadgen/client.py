@@ -1,4 +1,4 @@
-"""Asks one chat request as a stream, and notes when its tokens came and what the answer says of the cache."""
+"""Asks one request as a stream, and notes when its tokens came and what the answer says of the cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ import orjson
 
 from loadgen.stream import StreamFault, StreamReader
 
+CHAT_PATH = "/v1/chat/completions"
+COMPLETION_PATH = "/v1/completions"
 REPLICA_HEADER = "x-kvring-replica"
+_SESSION_HEADER = "x-session-id"
 _END_SECONDS = 0.5
 
 
@@ -55,9 +58,15 @@ class Client:
     Connections are without limit: a queue in the client would hide the fleet's.
     """
 
-    def __init__(self, url: str, limits: ClientLimits | None = None, api_key: str | None = None) -> None:
-        """`url` is the address below `/v1`."""
-        self._url = url.rstrip("/").removesuffix("/v1") + "/v1/chat/completions"
+    def __init__(
+        self,
+        url: str,
+        limits: ClientLimits | None = None,
+        api_key: str | None = None,
+        path: str = CHAT_PATH,
+    ) -> None:
+        """`url` is the address below `/v1`; `path` says whether chats or completions are asked."""
+        self._url = url.rstrip("/").removesuffix("/v1") + path
         self._limits = limits or ClientLimits()
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http: aiohttp.ClientSession | None = None
@@ -82,14 +91,17 @@ class Client:
         if self._http is not None:
             await self._http.close()
 
-    async def ask(self, body: Mapping[str, Any]) -> Answer:
-        """Send a chat request as a stream; failures come back in the answer, only a cancel is raised."""
+    async def ask(self, body: Mapping[str, Any], session: str | None = None) -> Answer:
+        """Send a request as a stream; failures come back in the answer, only a cancel is raised."""
         if self._http is None:
             raise RuntimeError("the client is not open")
         reader = StreamReader()
         replica: str | None = None
         error: str | None = None
         message = ""
+        headers = {"Content-Type": "application/json"}
+        if session is not None:
+            headers[_SESSION_HEADER] = session
         payload = orjson.dumps({**body, "stream": True, "stream_options": {"include_usage": True}})
         sent = perf_counter()
         try:
@@ -98,7 +110,7 @@ class Client:
                 self._http.post(
                     self._url,
                     data=payload,
-                    headers={"Content-Type": "application/json"},
+                    headers=headers,
                     allow_redirects=False,
                 ) as response,
             ):

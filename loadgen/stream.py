@@ -1,4 +1,4 @@
-"""Reads a stream of chat chunks: the text, when each token came, the usage, and whether it is whole."""
+"""Reads a stream of chat or completion chunks: text, when each token came, usage, and whether it is whole."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StreamReader:
         return "".join(self._texts)
 
     def feed(self, chunk: bytes, now: float) -> None:
-        """Take bytes that came at `now`; StreamFault for an error event or what is not a chat chunk."""
+        """Take bytes that came at `now`; StreamFault for an error event or what is not a chunk."""
         for event in self._cutter.feed(chunk):
             self._event(event, now)
 
@@ -75,17 +75,20 @@ class StreamReader:
             for choice in chunk.get("choices") or ():
                 self._choice(choice, now)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise StreamFault("malformed", f"an event is not a chat chunk: {data[:200]!r}") from error
+            raise StreamFault("malformed", f"an event is not a chunk: {data[:200]!r}") from error
 
     def _choice(self, choice: dict[str, Any], now: float) -> None:
         if choice.get("finish_reason") is not None:
             self._finished = True
-        delta = choice.get("delta") or {}
+        completion = "text" in choice
+        delta = {"content": choice["text"]} if completion else choice.get("delta") or {}
         content = delta.get("content")
         if content:
             self._texts.append(content + "")
+        # A completion's token may have no text of its own: the end is the latest moment it can have come.
+        untold = completion and self._finished and not self.token_times
         # Thoughts and tool calls are tokens too; the first delta of most servers only names the role.
-        if any(value for name, value in delta.items() if name != "role"):
+        if untold or any(value for name, value in delta.items() if name != "role"):
             if len(self.token_times) >= MAX_TOKENS:
                 raise StreamFault("endless", f"more than {MAX_TOKENS} tokens in one answer")
             self.token_times.append(now)

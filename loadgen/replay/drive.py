@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from loadgen.client import Answer
-from loadgen.replay.completions import CompletionClient
+from loadgen.client import Answer, Client
 from loadgen.replay.prompts import Prompts
 from loadgen.traces.trace import Trace, TraceRequest
 
@@ -45,7 +44,7 @@ class Replayed:
 async def drive(
     trace: Trace,
     prompts: Prompts,
-    client: CompletionClient,
+    client: Client,
     model: str,
     pace: Pace,
     on_answer: Callable[[Replayed], None] = lambda replayed: None,
@@ -68,7 +67,9 @@ async def drive(
                 "ignore_eos": True,
             }
             sent = loop.time() - began
-            replayed = Replayed(number, due, sent, await client.ask(body, request.session))
+            answer = await client.ask(body, request.session)
+            # A long trace has many answers, and only their first tokens are looked at.
+            replayed = Replayed(number, due, sent, replace(answer, text="", gaps_seconds=()))
         finally:
             room.release()
         done.append(replayed)

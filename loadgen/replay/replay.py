@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from loadgen.client import ClientLimits
+from loadgen.client import COMPLETION_PATH, Client, ClientLimits
 from loadgen.load import LoadError, first_model
-from loadgen.replay.completions import CompletionClient
 from loadgen.replay.drive import Pace, Replayed, drive
 from loadgen.replay.figures import Figures, live_figures, simulated_figures
 from loadgen.replay.options import ReplayOptions
@@ -59,7 +58,7 @@ async def replay_live(
     prompts = Prompts(trace, options.prompt, options.first_token_id, options.token_ids)
     pace = Pace(options.time_scale, options.in_flight, options.max_output_tokens)
     limits = ClientLimits(total_seconds=options.total_seconds)
-    async with CompletionClient(options.url, limits, api_key) as client:
+    async with Client(options.url, limits, api_key, COMPLETION_PATH) as client:
         return Live(trace, await drive(trace, prompts, client, model, pace, on_answer))
 
 

@@ -10,14 +10,16 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from loadgen.client import CHAT_PATH
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serve(handler: Handler) -> AsyncIterator[str]:
-    """Answer chat requests by `handler`, and list one model; gives the address."""
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", handler)
+async def serve(handler: Handler, path: str = CHAT_PATH) -> AsyncIterator[str]:
+    """Answer requests to `path` by `handler`, and list one model; gives the address."""
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_post(path, handler)
     app.router.add_get("/v1/models", _models)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()

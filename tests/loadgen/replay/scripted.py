@@ -1,33 +1,17 @@
-"""A scripted server of text completions on a real socket."""
+"""Events of scripted text completions."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
-from aiohttp import web
-
+from loadgen.client import COMPLETION_PATH
 from tests.loadgen.scripted import DONE, Handler, event, usage
+from tests.loadgen.scripted import serve as serve_path
 
 
-@asynccontextmanager
-async def serve(handler: Handler) -> AsyncIterator[str]:
-    """Answer completions by `handler`, and list one model; gives the address."""
-
-    async def models(request: web.Request) -> web.StreamResponse:
-        return web.json_response({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
-
-    app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_post("/v1/completions", handler)
-    app.router.add_get("/v1/models", models)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+def serve(handler: Handler) -> AbstractAsyncContextManager[str]:
+    """Answer completions by `handler`; gives the address."""
+    return serve_path(handler, COMPLETION_PATH)
 
 
 def piece(text: str, finish: str | None = None) -> bytes:

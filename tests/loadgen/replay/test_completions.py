@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from loadgen.client import Answer, ClientLimits
-from loadgen.replay.completions import CompletionClient, CompletionReader
-from loadgen.stream import StreamFault
+from loadgen.client import COMPLETION_PATH, Answer, Client, ClientLimits
+from loadgen.stream import StreamFault, StreamReader
 from tests.loadgen.replay.scripted import piece, serve, whole
 from tests.loadgen.scripted import DONE, Handler, event, stream
 
 
 async def ask(handler: Handler, **limits: float) -> Answer:
-    async with serve(handler) as url, CompletionClient(url, ClientLimits(**limits)) as client:
+    async with serve(handler) as url, Client(url, ClientLimits(**limits), path=COMPLETION_PATH) as client:
         return await client.ask({"model": "m", "prompt": [1, 2]})
 
 
@@ -29,7 +28,7 @@ async def test_what_is_sent_and_measured() -> None:
         headers.append(dict(request.headers))
         return await stream(request, whole("a", "b"), replica="r1")
 
-    async with serve(answer) as url, CompletionClient(f"{url}/v1/", ClientLimits(), "key") as client:
+    async with serve(answer) as url, Client(f"{url}/v1/", ClientLimits(), "key", COMPLETION_PATH) as client:
         got = await client.ask({"model": "m", "prompt": [1, 2]}, "chat 7")
         await client.ask({"model": "m", "prompt": "x"})
     assert bodies[0] == {
@@ -48,21 +47,21 @@ async def test_what_is_sent_and_measured() -> None:
 
 
 def test_a_token_without_text_came_at_the_end_at_the_latest() -> None:
-    reader = CompletionReader()
+    reader = StreamReader()
     reader.feed(piece(""), 1.0)
-    assert reader.first_token_at is None
+    assert not reader.token_times
     reader.feed(piece("", "length"), 2.0)
     reader.feed(DONE + piece("behind the end"), 3.0)
-    reader.finish()
-    assert reader.first_token_at == 2.0
+    reader.finish(9.0)
+    assert reader.token_times[0] == 2.0
 
 
 def test_the_first_text_is_the_first_token() -> None:
-    reader = CompletionReader()
+    reader = StreamReader()
     for at, data in enumerate(whole("a", "b", cached=None)):
         reader.feed(data, float(at))
-    reader.finish()
-    assert reader.first_token_at == 0.0
+    reader.finish(9.0)
+    assert reader.token_times[0] == 0.0
     assert (reader.prompt_tokens, reader.cached_tokens) == (100, None)
 
 
@@ -80,9 +79,9 @@ def test_the_first_text_is_the_first_token() -> None:
 )
 def test_what_is_no_whole_answer_is_told(events: list[bytes], kind: str) -> None:
     def read() -> None:
-        reader = CompletionReader()
+        reader = StreamReader()
         reader.feed(b"".join(events), 0.0)
-        reader.finish()
+        reader.finish(9.0)
 
     with pytest.raises(StreamFault) as fault:
         read()
@@ -109,10 +108,10 @@ async def test_failures_come_back_in_the_answer() -> None:
     lost = await ask(cut)
     assert (lost.error, lost.replica) == ("disconnected", "r1")
     assert (await ask(dawdle, total_seconds=0.05)).error == "timeout"
-    async with CompletionClient("http://127.0.0.1:9", ClientLimits()) as client:
+    async with Client("http://127.0.0.1:9", ClientLimits(), path=COMPLETION_PATH) as client:
         assert (await client.ask({})).error == "connect"
 
 
 async def test_a_closed_client_asks_nothing() -> None:
     with pytest.raises(RuntimeError, match="not open"):
-        await CompletionClient("http://127.0.0.1:9", ClientLimits()).ask({})
+        await Client("http://127.0.0.1:9", ClientLimits(), path=COMPLETION_PATH).ask({})

@@ -7,8 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from loadgen.client import Answer, ClientLimits
-from loadgen.replay.completions import CompletionClient
+from loadgen.client import COMPLETION_PATH, Answer, Client, ClientLimits
 from loadgen.replay.drive import Pace, Replayed, drive
 from loadgen.replay.prompts import Prompts
 from loadgen.traces.trace import Trace, TraceRequest
@@ -22,7 +21,7 @@ def trace(*arrivals: float) -> Trace:
 
 
 async def play(handler: Handler, played: Trace, pace: Pace) -> list[Replayed]:
-    async with serve(handler) as url, CompletionClient(url, ClientLimits()) as client:
+    async with serve(handler) as url, Client(url, ClientLimits(), path=COMPLETION_PATH) as client:
         return await drive(played, Prompts(played), client, "m", pace)
 
 
@@ -69,7 +68,7 @@ async def test_no_more_than_so_many_are_in_flight_and_the_others_wait() -> None:
 
     told: list[int] = []
     played = trace(*[0.0] * 12)
-    async with serve(answer) as url, CompletionClient(url, ClientLimits()) as client:
+    async with serve(answer) as url, Client(url, ClientLimits(), path=COMPLETION_PATH) as client:
         done = await drive(
             played, Prompts(played), client, "m", Pace(in_flight=3), lambda one: told.append(one.number)
         )
