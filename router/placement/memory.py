@@ -103,11 +103,6 @@ class Memory:
         self._lives: list[tuple[str, str]] = [("", "")]
         self._life_of: dict[tuple[str, str], int] = {("", ""): 0}
 
-    @property
-    def size_bytes(self) -> int:
-        """What the table takes, however much is in it."""
-        return len(self._names) * _ENTRY.itemsize
-
     def recall(self, ask: Ask, hot: float, everywhere: float, least: float, now: float) -> Recall:
         """Return what is known of the prompt. Changes nothing.
 

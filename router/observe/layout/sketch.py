@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
 from router.observe.layout.part import Part, part_of
-from router.observe.layout.units import Unit, Units, read_units
+from router.observe.layout.units import Unit, Units
 
 FindPart = Callable[[int], Part | None]
 
@@ -62,8 +61,3 @@ def sketch_of(
 
     tools = tuple(map(sketched, units.tools))
     return Sketch(units.keys, tools, tuple(map(sketched, units.messages)), units.preamble_count)
-
-
-def sketch_body(body: Mapping[str, Any], known: FindPart, keep_text: bool = False) -> Sketch:
-    """Read and sketch a body; PromptError if it holds no prompt of text."""
-    return sketch_of(read_units(body), known, keep_text)

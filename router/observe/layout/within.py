@@ -21,14 +21,13 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What differs within a part. `alike` says that the rest of it is the same but for values or form.
+    """What differs within a part.
 
     `before_bytes` (the header included) are equal up to character `character`; `behind_bytes` of the later
     part stand in the earlier one too, behind the change.
     """
 
     cause: Cause
-    alike: bool
     character: int
     before_bytes: int
     behind_bytes: int
@@ -43,7 +42,7 @@ def change_within(before: Part, now: Part) -> Change:
     if formal is Cause.KEY_ORDER or before.spaced == now.spaced:
         # All of it would be found again.
         found = _exact(before, now, at, character, start)
-        return Change(formal, True, *found, now.size - found[1])
+        return Change(formal, *found, now.size - found[1])
     first, masks = _masked_values(before, now, at)
     behind = _shared_bytes(before, now, at)
     # The border behind the part is in both, too.
@@ -53,14 +52,13 @@ def change_within(before: Part, now: Part) -> Change:
         offset = now.value_starts[first]
         return Change(
             _CAUSES[Value(now.value_kinds[first])],
-            before.skeleton == now.skeleton,
             offset,
             now.header + start + offset - character,
             behind + masks - (offset - character) + end,
         )
     found = _exact(before, now, at, character, start)
     behind = min(behind + end, now.size - found[1]) if behind else 0
-    return Change(_textual(before, now, at, behind), False, *found, behind)
+    return Change(_textual(before, now, at, behind), *found, behind)
 
 
 def _first_difference(left: Iterable[object], right: Iterable[object]) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
+
+from router.observe.layout.sketch import FindPart, Sketch, sketch_of
+from router.observe.layout.units import read_units
 
 _WORDS = ("sea", "salt", "river", "stone", "lamp", "cloud", "paper", "window", "garden", "bridge", "copper")
 
@@ -66,3 +69,8 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 def size(*messages: Message) -> int:
     """Return the bytes that messages of text take in a rendered prompt."""
     return sum(len(message["role"]) + len(message["content"].encode()) + 2 for message in messages)
+
+
+def sketch_body(body: Mapping[str, Any], known: FindPart, keep_text: bool = False) -> Sketch:
+    """Read and sketch a body; PromptError if it holds no prompt of text."""
+    return sketch_of(read_units(body), known, keep_text)

@@ -11,7 +11,6 @@ import pytest
 from router.observe.layout.cause import Cause
 from router.observe.layout.compare import Divergence
 from router.observe.layout.memory import LayoutMemory
-from router.observe.layout.sketch import sketch_body
 from tests.router.observe.layout.prompts import (
     assistant,
     body,
@@ -19,6 +18,7 @@ from tests.router.observe.layout.prompts import (
     conversation,
     prose,
     size,
+    sketch_body,
     system,
     tool,
     user,

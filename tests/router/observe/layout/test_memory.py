@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from router.observe.layout.cause import Cause
 from router.observe.layout.memory import LayoutMemory
-from router.observe.layout.sketch import sketch_body
-from tests.router.observe.layout.prompts import body, chat, conversation, prose, system, user
+from tests.router.observe.layout.prompts import body, chat, conversation, prose, sketch_body, system, user
 
 
 def test_a_conversation_counts_once() -> None:
