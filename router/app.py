@@ -13,7 +13,8 @@ from aiohttp import web
 
 from router.config import RouterConfig
 from router.fleet.fleet import Fleet
-from router.fleet.members import DnsMembers, MemberSource, StaticMembers
+from router.fleet.members import MemberSource, StaticMembers
+from router.fleet.sources.dns import DnsMembers
 from router.gateway.debug import Debug
 from router.gateway.decide import Decider
 from router.gateway.gateway import Gateway

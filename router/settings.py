@@ -65,7 +65,7 @@ class Settings(BaseSettings):
             return cast(Self, cls.model_construct(**values))
         except ValidationError as error:
             lines = [
-                f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
+                f"{'.'.join(str(part) for part in problem['loc']) or 'options'}: {problem['msg']}"
                 for problem in error.errors()
             ]
             raise SettingsError("\n".join(lines)) from error

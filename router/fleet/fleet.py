@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import aiohttp
 import numpy as np
@@ -25,6 +26,8 @@ from router.placement.view import Column, FleetView, Roster
 log = logging.getLogger("kvring.fleet")
 
 _MOST_REPLICAS = 1024
+# A start does not wait longer for a source that cannot be reached.
+_FIRST_LIST_SECONDS = 2.0
 # Sets of members that rings are kept for: of each model, and of the time before a change.
 _MOST_RINGS = 32
 # Longer than any scrape interval, so that the last counts of a member that left are seen.
@@ -62,11 +65,15 @@ class Fleet:
         self._serving: dict[str, Roster] = {}
 
     async def start(self) -> None:
-        """Ask every source once, then keep following them."""
+        """Follow every source; return once each has told its members, or has had its time to."""
+        told = []
         for source in self._sources:
-            await self._refresh(source)
-            if source.refresh_seconds is not None:
-                self._tasks.append(asyncio.create_task(self._follow(source, source.refresh_seconds)))
+            told.append(asyncio.Event())
+            self._tasks.append(asyncio.create_task(self._follow(source, told[-1])))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LIST_SECONDS):
+                for one in told:
+                    await one.wait()
 
     async def stop(self) -> None:
         """Stop watching."""
@@ -145,19 +152,11 @@ class Fleet:
             if replica.name and replica.health.standing is Standing.SUSPECT
         ]
 
-    async def _follow(self, source: MemberSource, seconds: float) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await self._refresh(source)
-            except (OSError, ValueError) as error:
-                log.warning("a member source failed: %s", error)
-
-    async def _refresh(self, source: MemberSource) -> None:
-        members = await source.members()
-        if members is not None:
+    async def _follow(self, source: MemberSource, told: asyncio.Event) -> None:
+        async for members in source.watch():
             self._members[source] = members
             self._adopt([member for listed in self._members.values() for member in listed])
+            told.set()
 
     def _adopt(self, members: Sequence[Member]) -> None:
         """Make the fleet what the sources say, by the difference."""

@@ -12,6 +12,9 @@ from router.chain.chain import ChainIdentity
 ORCA_REQUEST_HEADER = "endpoint-load-metrics-format"
 ORCA_HEADER = "endpoint-load-metrics"
 
+# Served for so long who does not say: long enough for anything.
+LONG_SECONDS = 1e9
+
 _PREFIX = "named_metrics."
 
 
@@ -113,7 +116,8 @@ class ReplicaState:
     """The answer of `GET /state`.
 
     `name` is stable over restarts, `uid` new with each process, `cache_epoch` new with each cleared cache.
-    `ready` is false while it loads or is broken, `draining` true once it takes no new work.
+    `ready` is false while it loads or is broken, `draining` true once it takes no new work. `serving_seconds`
+    is how long it has served: one that has just begun is not flooded.
     """
 
     name: str
@@ -128,6 +132,7 @@ class ReplicaState:
     free_blocks: int
     ready: bool = True
     draining: bool = False
+    serving_seconds: float = LONG_SECONDS
 
     @property
     def epoch(self) -> str:
@@ -165,9 +170,17 @@ class ReplicaState:
                 free_blocks=_count(body["free_blocks"]),
                 ready=bool(body.get("ready", True)),
                 draining=bool(body.get("draining", False)),
+                serving_seconds=_seconds(body.get("serving_seconds", LONG_SECONDS)),
             )
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"not a replica's state: {error!r}") from error
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not (isfinite(seconds) and seconds >= 0):
+        raise ValueError("seconds in a state are finite and not negative")
+    return seconds
 
 
 def _text(value: object, *, empty: bool = False) -> str:

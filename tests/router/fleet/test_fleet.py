@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from router.chain.digest import Digest
-from router.config import DnsOptions, RouterConfig
-from router.fleet.members import DnsMembers, Member
+from router.config import RouterConfig
+from router.fleet.members import Member
 from router.settings import SettingsError
 from tests.router.scripted import BODY, ScriptedReplica, rig, until
 
@@ -134,13 +133,18 @@ async def test_an_engine_without_state_is_known_by_its_health_and_models() -> No
 class _Listed:
     """A source that lists what it is told to."""
 
-    refresh_seconds: float | None = 0.05
+    kind = "script"
 
     def __init__(self) -> None:
         self.listed: Sequence[Member] | None = ()
 
-    async def members(self) -> Sequence[Member] | None:
-        return self.listed
+    async def watch(self) -> AsyncIterator[Sequence[Member]]:
+        told: Sequence[Member] | None = None
+        while True:
+            if self.listed is not None and self.listed != told:
+                told = self.listed
+                yield told
+            await asyncio.sleep(0.02)
 
 
 async def test_members_follow_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,27 +224,6 @@ async def test_a_request_that_ends_after_its_replica_left_leaves_nothing(
         assert not up.router.fleet.replicas
         assert await up.metric("kvring_replica_in_flight_requests") == 0
     await replica.stop()
-
-
-async def test_dns_lists_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: dict[str, Any] = {"addresses": ["10.0.0.2", "10.0.0.1", "10.0.0.1", "2001:db8::1"]}
-
-    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
-        if isinstance(answers["addresses"], Exception):
-            raise answers["addresses"]
-        return [(0, 0, 0, "", (address, port)) for address in answers["addresses"]]
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
-    source = DnsMembers(DnsOptions(host="replicas.example", port=8000))
-    assert [member.url for member in await source.members() or ()] == [
-        "http://10.0.0.1:8000",
-        "http://10.0.0.2:8000",
-        "http://[2001:db8::1]:8000",
-    ]
-    answers["addresses"] = socket.gaierror(socket.EAI_AGAIN, "try again")
-    assert await source.members() is None
-    answers["addresses"] = socket.gaierror(socket.EAI_NONAME, "no such name")
-    assert await source.members() == []
 
 
 async def test_dns_finds_a_real_replica() -> None:

@@ -1,0 +1,1 @@
+"""Where members come from: one file a source."""
