@@ -1,11 +1,25 @@
-"""Prometheus metrics of a router, in a registry of its own. Labels are bounded: replicas, outcomes, tiers."""
+"""Prometheus metrics of a router, in a registry of its own. Labels are bounded: see `labels`."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections.abc import Iterable
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+# From a hit on a small model to the longest queue and prefill that is allowed.
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+# By model and turn there are many: fewer buckets each.
+_TURN_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_REQUEST_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_OUTPUT_BUCKETS = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _DECISION_BUCKETS = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2.5e-3, 1e-2, 5e-2)
+_WAIT_BUCKETS = (0.01, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+# Where a member of the fleet may stand; each is told at every scrape, also when nobody stands there.
+FLEET_STATES = ("joining", "warming", "ready", "suspect", "down", "draining")
+_APPLIED, _REFUSED = "applied", "refused"
 
 
 class RouterMetrics:
@@ -13,8 +27,80 @@ class RouterMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        by_replica = ("replica",)
+        # What the process itself takes: CPU seconds, memory, open files.
+        ProcessCollector(namespace="kvring", registry=self.registry)
+        self._add_requests()
+        self._add_models()
+        self._add_replicas()
+        self._add_fleet()
+        self._add_shadows()
+
+    def _add_requests(self) -> None:
+        self.info = self._gauge(
+            "info",
+            "1, for what runs here: its version, policy, the run it is part of, and its options' fingerprint.",
+            ("version", "policy", "run", "config"),
+        )
         self.requests = self._counter("requests", "Requests by who answered and how.", ("replica", "outcome"))
+        self.tiers = self._counter("prompts", "Prompts by how they were named.", ("tier",))
+        self.failovers = self._counter(
+            "failovers", "Requests sent on from a replica before its first byte.", ("replica", "reason")
+        )
+        self.refusals = self._counter("refusals", "Requests that no replica saw, by status.", ("status",))
+        self.shed = self._counter("shed", "Requests turned away to protect what runs, by why.", ("reason",))
+        self.ttft = self._histogram(
+            "time_to_first_byte_seconds",
+            "From a request's arrival to the first byte of the answer's body.",
+            _TTFT_BUCKETS,
+            ("replica",),
+        )
+        self.decision = self._histogram("decision_seconds", "Time to rank the replicas.", _DECISION_BUCKETS)
+        self.waited = self._histogram(
+            "wait_seconds",
+            "How long requests waited for a usable replica, of those that had to.",
+            _WAIT_BUCKETS,
+        )
+        self.waiting = self._gauge("waiting_requests", "Requests waiting for a usable replica.")
+        self.in_flight = self._gauge("in_flight_requests", "Requests held by this router.")
+
+    def _add_models(self) -> None:
+        by_model, by_turn = ("model",), ("model", "turn")
+        self.model_requests = self._counter(
+            "model_requests",
+            "Requests by model and how they ended; models that nobody serves are 'other'.",
+            ("model", "outcome"),
+        )
+        self.request_seconds = self._histogram(
+            "request_seconds",
+            "From a request's arrival to the end of its answer, of those served.",
+            _REQUEST_BUCKETS,
+            by_model,
+        )
+        self.output_tokens = self._counter(
+            "output_tokens", "Tokens of the answers, as replicas told.", by_model
+        )
+        self.output_token_seconds = self._histogram(
+            "time_per_output_token_seconds",
+            "Of a stream behind its first byte: its time by its tokens but the first.",
+            _OUTPUT_BUCKETS,
+            by_model,
+        )
+        # A turn's number is that of the user's messages in its prompt; completions have none.
+        self.turn_prompt_tokens = self._counter(
+            "turn_prompt_tokens", "Prompt tokens of chats by their turn, where hits were told.", by_turn
+        )
+        self.turn_hit_tokens = self._counter(
+            "turn_hit_tokens", "Of these, tokens that the replica reported as cached.", by_turn
+        )
+        self.turn_ttft = self._histogram(
+            "turn_time_to_first_byte_seconds",
+            "From arrival to the first byte of a streamed answer, by the chat's turn.",
+            _TURN_BUCKETS,
+            by_turn,
+        )
+
+    def _add_replicas(self) -> None:
+        by_replica = ("replica",)
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens asked of a replica.", by_replica)
         self.expected_tokens = self._counter(
             "expected_hit_tokens",
@@ -32,29 +118,21 @@ class RouterMetrics:
         self.unreported = self._counter(
             "hit_unreported", "Answers whose cached tokens the replica did not report.", by_replica
         )
-        self.tiers = self._counter("prompts", "Prompts by how they were named.", ("tier",))
-        self.failovers = self._counter(
-            "failovers", "Requests sent on from a replica before its first byte.", ("replica", "reason")
-        )
-        self.refusals = self._counter("refusals", "Requests that no replica saw, by status.", ("status",))
-        self.ttft = Histogram(
-            "kvring_time_to_first_byte_seconds",
-            "From a request's arrival to the first byte of the answer's body.",
-            by_replica,
-            buckets=_TTFT_BUCKETS,
-            registry=self.registry,
-        )
-        self.decision = Histogram(
-            "kvring_decision_seconds",
-            "Time to rank the replicas.",
-            buckets=_DECISION_BUCKETS,
-            registry=self.registry,
-        )
-        self.in_flight = self._gauge("in_flight_requests", "Requests held by this router.")
         self.replica_in_flight = self._gauge("replica_in_flight_requests", "Leases on a replica.", by_replica)
         self.replica_usable = self._gauge("replica_usable", "1 where requests are routed to.", by_replica)
         self.replica_work = self._gauge(
             "replica_work_seconds", "Queued uncached prefill that a replica last reported.", by_replica
+        )
+        self.replica_kv_usage = self._gauge(
+            "replica_kv_usage_ratio",
+            "Share of its KV blocks that requests hold, as last reported.",
+            by_replica,
+        )
+        self.replica_running = self._gauge(
+            "replica_running_requests", "Requests of all routers that it runs, as last reported.", by_replica
+        )
+        self.replica_waiting = self._gauge(
+            "replica_waiting_requests", "Requests of all routers in its queue, as last reported.", by_replica
         )
         self.digest_age = self._gauge("replica_digest_age_seconds", "Age of a replica's digest.", by_replica)
         self.chain_mismatch = self._gauge(
@@ -63,6 +141,33 @@ class RouterMetrics:
             by_replica,
         )
 
+    def _add_fleet(self) -> None:
+        self.fleet_replicas = self._gauge("fleet_replicas", "Members of the fleet by state.", ("state",))
+        for state in FLEET_STATES:
+            self.fleet_replicas.labels(state).set(0)
+        self.discovery_up = self._gauge(
+            "discovery_up", "1 where a source of members answered when last asked.", ("source",)
+        )
+        self.discovery_age = self._gauge(
+            "discovery_age_seconds", "Since a source of members last answered.", ("source",)
+        )
+        self.handover_prefixes = self._counter(
+            "handover_prefixes", "Hot prefixes of replicas that drain, by what became of them.", ("result",)
+        )
+        self.handover_tokens = self._counter(
+            "handover_tokens", "Prompt tokens computed at new homes ahead of their requests."
+        )
+        self.config_reloads = self._counter(
+            "config_reloads", "Options read anew, by whether they were taken.", ("result",)
+        )
+        for result in (_APPLIED, _REFUSED):
+            self.config_reloads.labels(result)
+        self.config_current = self._gauge(
+            "config_current", "0 where the options were changed and refused: the old ones go on."
+        )
+        self.config_current.set(1)
+
+    def _add_shadows(self) -> None:
         by_shadow, by_course = ("shadow",), ("shadow", "course")
         self.shadow_ranked = self._counter(
             "shadow_requests", "Sampled requests that a shadow policy ranked.", by_shadow
@@ -88,12 +193,25 @@ class RouterMetrics:
             "shadow_busiest_share", "The busiest replica's share of the computing then.", by_course
         )
 
+    def introduce(self, version: str, policy: str, run: str, config: str) -> None:
+        """Say what runs here, instead of what did before."""
+        self.info.clear()
+        self.info.labels(version, policy, run, config).set(1)
+
+    def reloaded(self, applied: bool) -> None:
+        """Note that options were read anew, and whether they were taken."""
+        self.config_reloads.labels(_APPLIED if applied else _REFUSED).inc()
+        self.config_current.set(applied)
+
     def forget_gauges(self, replica: str) -> None:
         """Drop the gauges of a replica that left."""
         for gauge in (
             self.replica_in_flight,
             self.replica_usable,
             self.replica_work,
+            self.replica_kv_usage,
+            self.replica_running,
+            self.replica_waiting,
             self.digest_age,
             self.chain_mismatch,
         ):
@@ -115,10 +233,27 @@ class RouterMetrics:
 
     def render(self) -> bytes:
         """Return the exposition text."""
-        return generate_latest(self.registry)
+        return generate_latest(_WithoutTimes(self.registry))
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"kvring_{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(f"kvring_{name}", text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()
+    ) -> Histogram:
+        return Histogram(f"kvring_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+
+class _WithoutTimes(Collector):
+    """All metrics without when each series began, which doubles the page and which nobody reads."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
