@@ -12,12 +12,11 @@ from uuid import uuid4
 
 from xxhash import xxh3_128_digest
 
-from router.chain.chain import Chain, ChainIdentity
-from router.chain.namer import ChainNamer
+from router.chain.chain import Chain
+from router.chain.namers import Namers
 from router.chain.options import ChainOptions
 from router.chain.prompt import CanonicalPrompt, PromptError, chat_prompt, first_completion_prompt
 from router.chain.template import RenderError
-from router.chain.tokenizer import ModelTokenizer
 from router.config import LimitOptions, ModelOptions
 from router.observe.layout.watch import LayoutWatch
 from router.placement.ask import Ask
@@ -67,24 +66,14 @@ class Preparer:
         watch: LayoutWatch | None = None,
     ) -> None:
         """Load the tokenizers; FileNotFoundError or ValueError where one cannot be read."""
-        self._limits = limits
+        # May be replaced while it runs, but for the number of threads.
+        self.limits = limits
         self._watch = watch
-        self._by_bytes = ChainNamer(chain.algorithm, chain.seed, chain.block_tokens, None)
-        self._namers = {
-            name: ChainNamer(
-                chain.algorithm,
-                chain.seed,
-                chain.block_tokens,
-                ModelTokenizer.from_directory(options.tokenizer_directory),
-            )
-            for name, options in models.items()
-            if options.tokenizer_directory is not None
-        }
+        self.namers = Namers(
+            chain,
+            {name: one.tokenizer_directory for name, one in models.items() if one.tokenizer_directory},
+        )
         self._threads = ThreadPoolExecutor(limits.tokenizer_threads, thread_name_prefix="tokenize")
-
-    def identity_of(self, model: str) -> ChainIdentity:
-        """Return the identity of the chain that prompts of `model` get."""
-        return self._namers.get(model, self._by_bytes).identity
 
     def close(self) -> None:
         """Let the threads end."""
@@ -123,14 +112,14 @@ class Preparer:
 
     def _name(self, prompt: CanonicalPrompt, size: int) -> tuple[Chain, str]:
         """Return the chain and the tier. The tier depends on the request alone, so that routers agree."""
-        namer = self._namers.get(prompt.keys.model)
-        if namer is not None and prompt.renderable and size <= self._limits.tokenised_bytes:
+        namer = self.namers.by_tokens(prompt.keys.model)
+        if namer is not None and prompt.renderable and size <= self.limits.tokenised_bytes:
             try:
                 return namer.chain(prompt), "tokens"
             except RenderError:
                 # The replica will say what is wrong with it; until then bytes serve.
                 pass
-        return self._by_bytes.chain(prompt), "bytes"
+        return self.namers.by_bytes.chain(prompt), "bytes"
 
 
 def _prompts(body: Mapping[str, Any]) -> int:
