@@ -71,10 +71,14 @@ class Settings(BaseSettings):
             raise SettingsError("\n".join(lines)) from error
 
 
-def start_log(level: str) -> None:
-    """Log to stderr from now on, as every program of kvring does; called once, where it starts."""
-    form = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
+def start_log(level: str, formatter: logging.Formatter | None = None) -> None:
+    """Log to stderr from now on, as every program of kvring does; called once, where it starts.
+
+    Without a `formatter`, lines are text: time, level, logger and message.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter or logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def flag_tree(pairs: dict[str, Any]) -> dict[str, Any]:

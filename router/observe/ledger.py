@@ -1,49 +1,13 @@
-"""The ledger: what happened to each request, summed by replica."""
+"""The ledger: what happened to each request, summed by replica, model and turn."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
-
-from router.observe.attribution import Misses
+from router.observe.access import AccessLine, access_log
+from router.observe.labels import turn_label
 from router.observe.metrics import RouterMetrics
+from router.observe.outcome import Outcome
 
-access_log = logging.getLogger("kvring.access")
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What happened to one request. Tokens are None where nobody told; seconds count from arrival.
-
-    `evicted_tokens` are those that the replica had once, right behind the hit; `block_tokens` its block, 0
-    where that is not known; `misses` the uncached tokens of a prompt that was served, by cause.
-    """
-
-    request_id: str
-    path: str
-    arrived_at: float
-    model: str = ""
-    tier: str = "none"
-    replica: str = ""
-    reason: str = ""
-    status: int = 0
-    result: str = "ok"
-    attempts: int = 0
-    prompt_tokens: int = 0
-    expected_tokens: int = 0
-    hit_tokens: int | None = None
-    evicted_tokens: int | None = None
-    block_tokens: int = 0
-    misses: Misses | None = None
-    streamed: bool = False
-    first_byte_seconds: float | None = None
-    total_seconds: float = 0.0
-    client_retry: str = "0"
-
-    @property
-    def served(self) -> bool:
-        """Whether a replica answered it in full."""
-        return bool(self.replica) and self.result == "ok" and 0 < self.status < 400
+__all__ = ["Ledger", "Outcome"]
 
 
 class Ledger:
@@ -55,42 +19,55 @@ class Ledger:
 
     def enter(self, outcome: Outcome) -> None:
         """Book an outcome."""
-        metrics = self._metrics
-        metrics.tiers.labels(outcome.tier).inc()
+        self._metrics.tiers.labels(outcome.tier).inc()
         if outcome.replica:
-            replica = outcome.replica
-            metrics.requests.labels(replica, outcome.result).inc()
-            if outcome.first_byte_seconds is not None:
-                metrics.ttft.labels(replica).observe(outcome.first_byte_seconds)
-            if outcome.served:
-                # Only prompts that were served count: what a broken one computed, nobody tells.
-                metrics.prompt_tokens.labels(replica).inc(outcome.prompt_tokens)
-                metrics.expected_tokens.labels(replica).inc(outcome.expected_tokens)
-                if outcome.hit_tokens is None:
-                    metrics.unreported.labels(replica).inc()
-                else:
-                    metrics.hit_tokens.labels(replica).inc(outcome.hit_tokens)
-                for cause, tokens in outcome.misses or ():
-                    if tokens:
-                        metrics.uncached_tokens.labels(replica, cause.value).inc(tokens)
+            self._enter_replica(outcome)
         else:
-            metrics.refusals.labels(str(outcome.status)).inc()
+            self._metrics.refusals.labels(str(outcome.status)).inc()
+        # A replica is asked only for models that it serves.
+        model = self._metrics.models.of(outcome.model, served=bool(outcome.replica))
+        self._metrics.model_requests.labels(model, outcome.result).inc()
+        if outcome.served:
+            self._enter_model(outcome, model)
+            if turn := turn_label(outcome.turn):
+                self._enter_turn(outcome, model, turn)
         if self._log:
-            access_log.info("%s", _line(outcome))
+            access_log.info(AccessLine(outcome))
 
+    def _enter_replica(self, outcome: Outcome) -> None:
+        metrics, replica = self._metrics, outcome.replica
+        metrics.requests.labels(replica, outcome.result).inc()
+        if outcome.first_byte_seconds is not None:
+            metrics.ttft.labels(replica).observe(outcome.first_byte_seconds)
+        if not outcome.served:
+            # Only prompts that were served count: what a broken one computed, nobody tells.
+            return
+        metrics.prompt_tokens.labels(replica).inc(outcome.prompt_tokens)
+        metrics.expected_tokens.labels(replica).inc(outcome.expected_tokens)
+        if outcome.hit_tokens is None:
+            metrics.unreported.labels(replica).inc()
+        else:
+            metrics.hit_tokens.labels(replica).inc(outcome.hit_tokens)
+        for cause, tokens in outcome.misses or ():
+            if tokens:
+                metrics.uncached_tokens.labels(replica, cause.value).inc(tokens)
 
-def _line(outcome: Outcome) -> str:
-    hit = "-" if outcome.hit_tokens is None else outcome.hit_tokens
-    first = "-" if outcome.first_byte_seconds is None else f"{outcome.first_byte_seconds:.4f}"
-    return (
-        f"request_id={outcome.request_id} path={outcome.path} status={outcome.status} result={outcome.result}"
-        f" replica={outcome.replica or '-'} reason={outcome.reason.replace(' ', '_') or '-'}"
-        f" tier={outcome.tier} attempts={outcome.attempts} prompt_tokens={outcome.prompt_tokens}"
-        f" expected_tokens={outcome.expected_tokens} hit_tokens={hit} misses={_misses(outcome.misses)}"
-        f" first_byte_seconds={first}"
-        f" total_seconds={outcome.total_seconds:.4f} client_retry={outcome.client_retry}"
-    )
+    def _enter_model(self, outcome: Outcome, model: str) -> None:
+        metrics, first, output = self._metrics, outcome.first_byte_seconds, outcome.output_tokens
+        metrics.request_seconds.labels(model).observe(outcome.total_seconds)
+        if output is None:
+            return
+        metrics.output_tokens.labels(model).inc(output)
+        if outcome.streamed and first is not None and output > 1:
+            # The first token came with the first byte.
+            seconds = max(0.0, outcome.total_seconds - first) / (output - 1)
+            metrics.output_token_seconds.labels(model).observe(seconds)
 
-
-def _misses(misses: Misses | None) -> str:
-    return ",".join(f"{cause}:{tokens}" for cause, tokens in misses or () if tokens) or "-"
+    def _enter_turn(self, outcome: Outcome, model: str, turn: str) -> None:
+        metrics = self._metrics
+        if outcome.hit_tokens is not None:
+            metrics.turn_prompt_tokens.labels(model, turn).inc(outcome.prompt_tokens)
+            metrics.turn_hit_tokens.labels(model, turn).inc(outcome.hit_tokens)
+        if outcome.streamed and outcome.first_byte_seconds is not None:
+            # The first byte of an answer that comes whole comes after its last token.
+            metrics.turn_ttft.labels(model, turn).observe(outcome.first_byte_seconds)

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from router.observe.labels import ModelLabels
+
 # From a hit on a small model to the longest queue and prefill that is allowed.
 _TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 # By model and turn there are many: fewer buckets each.
@@ -27,6 +29,7 @@ class RouterMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.models = ModelLabels()
         # What the process itself takes: CPU seconds, memory, open files.
         ProcessCollector(namespace="kvring", registry=self.registry)
         self._add_requests()
@@ -38,7 +41,7 @@ class RouterMetrics:
     def _add_requests(self) -> None:
         self.info = self._gauge(
             "info",
-            "1, for what runs here: its version, policy, the run it is part of, and its options' fingerprint.",
+            "1, for what runs here: its version, policy, the run it is part of, its options' fingerprint.",
             ("version", "policy", "run", "config"),
         )
         self.requests = self._counter("requests", "Requests by who answered and how.", ("replica", "outcome"))
