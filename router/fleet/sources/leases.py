@@ -1,0 +1,91 @@
+"""Members by leases: the replicas that say in Redis that they are there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+
+from router.config import LeaseOptions
+from router.fleet.members import Member
+from router.shared.connection import Unreachable
+from router.shared.leases import Leases, ReplicaLease
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease that was read. It counts until `until`, listed still or not: Redis may have forgotten it."""
+
+    lease: ReplicaLease
+    until: float
+    listed: bool = True
+
+
+class LeaseMembers:
+    """The holders of leases. Nobody is gone for what Redis forgot, or while it cannot be asked.
+
+    Who is missing from the list stays until its lease, as read last, is over; after an outage, until it had
+    its whole time again to renew it. Only who said that it drains is gone at once.
+    """
+
+    kind = "leases"
+
+    def __init__(self, options: LeaseOptions, leases: Leases, clock: Callable[[], float] = monotonic) -> None:
+        self._options = options
+        self._leases = leases
+        self._clock = clock
+        self._held: dict[str, _Held] = {}
+        self._hint = asyncio.Event()
+
+    async def watch(self) -> AsyncIterator[Sequence[Member]]:
+        """Yield the members whenever they changed; nothing while Redis cannot be reached."""
+        told: Sequence[Member] | None = None
+        listening = asyncio.create_task(self._listen())
+        try:
+            while True:
+                with suppress(Unreachable):
+                    await self._read()
+                    members = self._members()
+                    if members != told:
+                        told = members
+                        yield members
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.refresh_seconds):
+                        await self._hint.wait()
+                self._hint.clear()
+        finally:
+            listening.cancel()
+
+    async def _listen(self) -> None:
+        while True:
+            if self._leases.connection.up:
+                async for _ in self._leases.connection.listen(self._leases.channel):
+                    self._hint.set()
+            await asyncio.sleep(self._options.refresh_seconds)
+
+    async def _read(self) -> None:
+        found = await self._leases.read()
+        now = self._clock()
+        answered_since = now - self._leases.connection.up_seconds
+        for held in self._held.values():
+            held.listed = False
+            held.until = max(held.until, answered_since + held.lease.seconds)
+        for one in found:
+            self._held[one.lease.uid] = _Held(one.lease, now + one.remaining_seconds)
+        self._held = {
+            uid: held
+            for uid, held in self._held.items()
+            if held.listed or (now < held.until and not held.lease.draining)
+        }
+
+    def _members(self) -> Sequence[Member]:
+        """Return a member for each address: of two lives of one, the one that is listed, and renewed last."""
+        by_url: dict[str, ReplicaLease] = {}
+        for held in sorted(self._held.values(), key=lambda one: (one.listed, one.until)):
+            by_url[held.lease.url] = held.lease
+        return [
+            Member(lease.url, lease.name, lease.uid, lease.draining)
+            for lease in sorted(by_url.values(), key=lambda one: (one.name, one.url))
+        ]
