@@ -22,6 +22,7 @@ from replica.calibrate import calibrate
 from replica.digests import DigestKeeper
 from replica.engine import Engine
 from replica.generation import Generation
+from replica.lease import LeaseKeeper
 from replica.load import PrefillMeter, WorkLoad
 from replica.metrics import Metrics, Readings
 from replica.options import ReplicaOptions
@@ -72,6 +73,9 @@ class RunningReplica:
             shutdown_timeout=1.0,
         )
         self._loading: asyncio.Task[None] | None = None
+        self._lease: LeaseKeeper | None = None
+        if options.lease.redis.get_secret_value():
+            self._lease = LeaseKeeper(options.lease, options.name, self.server.uid)
 
     @property
     def url(self) -> str:
@@ -96,6 +100,8 @@ class RunningReplica:
             await self.stop()
             raise
         self.host, self.port = self._runner.addresses[0][:2]
+        if self._lease is not None:
+            self._lease.start(self.host, self.port)
         self._loading = asyncio.create_task(self._load())
 
     async def loaded(self) -> None:
@@ -106,6 +112,8 @@ class RunningReplica:
     async def drain(self) -> None:
         """Refuse new work from now on, let running answers finish, then end those that take too long."""
         self.server.draining = True
+        if self._lease is not None:
+            self._lease.drain()
         if self.server.ready is None:
             return
         linger = asyncio.create_task(asyncio.sleep(self.options.linger_seconds))
@@ -128,6 +136,8 @@ class RunningReplica:
             self._loading.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loading
+        if self._lease is not None:
+            await self._lease.stop()
         await self._runner.cleanup()
         if self.server.ready is not None and not await self.server.ready.service.stop(_STOP_SECONDS):
             _log.warning("the running step goes on; its thread is left behind")
