@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -82,7 +83,8 @@ class RedisServer:
 
     async def run(self, *command: str | int) -> object:
         """Run one command, beside those under test."""
-        async with Redis(host="127.0.0.1", port=self.port) as client:
+        client: Any = Redis(host="127.0.0.1", port=self.port)
+        async with client:
             return await client.execute_command(*command)
 
     def _signal(self, number: signal.Signals) -> None:

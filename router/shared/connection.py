@@ -109,12 +109,16 @@ class Connection:
 
     async def _send(self, command: tuple[str | bytes | float, ...]) -> Any:
         try:
-            return await Redis(connection_pool=self._pool).execute_command(*command)
+            return await self._execute(command)
         except MovedError as moved:
             # A node of a cluster that knows who has the keys: all of them have one place.
             await self._hang_up()
             self._pool = self._new_pool(host=moved.host, port=moved.port)
-            return await Redis(connection_pool=self._pool).execute_command(*command)
+            return await self._execute(command)
+
+    async def _execute(self, command: tuple[str | bytes | float, ...]) -> Any:
+        client: Any = Redis(connection_pool=self._pool)
+        return await client.execute_command(*command)
 
     def _answered(self) -> None:
         self._last_answer = self._clock()
@@ -164,7 +168,7 @@ class Connection:
 def _options_of(url: SecretStr, timeout_seconds: float) -> dict[str, Any]:
     """Return options of a connection pool; what the url says of timeouts and the like does not count."""
     try:
-        told = parse_url(url.get_secret_value())
+        told: dict[str, Any] = {**parse_url(url.get_secret_value())}
     except ValueError:
         # The message might show the password.
         raise ValueError("a Redis url begins with redis://, rediss:// or unix://") from None

@@ -38,7 +38,7 @@ redis.call('PEXPIRE', KEYS[2], ARGV[5])
 local found = redis.call('ZREVRANGE', KEYS[1], 0, ARGV[4], 'WITHSCORES')
 local answer = {}
 for i = 1, #found, 2 do
-    if found[i] ~= ARGV[1] then
+    if found[i] ~= ARGV[1] and #answer < 2 * ARGV[4] then
         answer[#answer + 1] = found[i + 1] - now
         answer[#answer + 1] = redis.call('HGET', KEYS[2], found[i]) or ''
     end
