@@ -17,6 +17,7 @@ _COMMANDS = {
     "gate": "Hold a live address to the hit ratio that it had.",
     "lint": "Tell which places of prompts keep them from sharing, and at what cost.",
     "load": "Drive a workload against an OpenAI-compatible address and report on it.",
+    "picker": "Run an endpoint picker for gateways with Envoy.",
     "replay": "Drive a trace against a live fleet, beside what the simulator says of it.",
     "replica": "Run one replica.",
     "router": "Run the router.",

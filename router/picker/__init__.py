@@ -1,1 +1,1 @@
-"""An endpoint picker: an ext_proc server that ranks for an Envoy by the router's own policies."""
+"""The endpoint picker: answers an Envoy, request by request, with the replica to send it to."""

@@ -1,0 +1,163 @@
+"""Core: what everything that decides has alike, from options: fleet, policy, shared load, metrics, probes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from time import monotonic
+
+import aiohttp
+
+from router.config import RouterConfig
+from router.fleet.fleet import Fleet
+from router.fleet.members import MemberSource, StaticMembers
+from router.fleet.sources.dns import DnsMembers
+from router.fleet.sources.leases import LeaseMembers
+from router.gateway.control import Control
+from router.gateway.handover import Handover
+from router.gateway.prepare import Preparer
+from router.gateway.serving import Lasting, Serving, fixed_changes
+from router.gateway.upstream import Upstream
+from router.observe.layout.metrics import LayoutMetrics
+from router.observe.layout.watch import LayoutWatch
+from router.observe.metrics import RouterMetrics
+from router.observe.sightings import Sightings
+from router.settings import SettingsError
+from router.shared.connection import Connection
+from router.shared.leases import Leases
+from router.shared.loads import SharedLoad
+from router.shared.metrics import SharedMetrics
+
+
+class Core:
+    """All parts below the surface that requests come in by. Built within a running event loop."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        """Build all parts; PolicyError, OSError or ValueError where the options do not fit the world."""
+        self.metrics = RouterMetrics()
+        layout = config.observe.layout
+        watch = LayoutWatch(layout) if layout.sample_share > 0 else None
+        if watch is not None:
+            self.metrics.registry.register(LayoutMetrics(watch))
+        self.preparer = Preparer(config.chain, config.models, config.limits, watch)
+        self._upstream = Upstream(config.limits)
+        # Probes never wait behind requests, nor follow what a replica says or the environment proxies.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=config.limits.idle_connection_seconds),
+            trust_env=False,
+        )
+        self._static = StaticMembers(config.fleet.replicas)
+        self._redis = _redis(config)
+        self.fleet = Fleet(
+            config.fleet,
+            [self._static, *_sources(config, self._redis)],
+            self._session,
+            self.preparer.namers,
+            self.metrics,
+            monotonic,
+        )
+        self._shared_load = self._share(config)
+        self._lasting = Lasting(
+            fleet=self.fleet,
+            preparer=self.preparer,
+            upstream=self._upstream,
+            metrics=self.metrics,
+            watch=watch,
+            sightings=Sightings(),
+            later=asyncio.get_running_loop().call_soon,
+        )
+        self.serving = Serving.build(config, self._lasting)
+        self._handover = Handover(self.now, self.fleet, self.preparer, self._session, self.metrics)
+        self.fleet.on_drain(self._handover.begin)
+        self.control = Control(self.fleet, self.metrics, lambda: self.serving.debug)
+        self._introduce(config)
+
+    def now(self) -> Serving:
+        """Return what serves by the options of now."""
+        return self.serving
+
+    async def start(self) -> None:
+        """Begin to watch the fleet."""
+        await self.fleet.start()
+        if self._shared_load is not None:
+            self._shared_load.start()
+
+    def reload(self, config: RouterConfig) -> None:
+        """Serve by other options from the next request on.
+
+        SettingsError where a changed one needs a restart, PolicyError where a policy is unfit: then nothing
+        has changed.
+        """
+        fixed = fixed_changes(self.serving.config, config)
+        if fixed:
+            raise SettingsError(f"only a restart takes up a changed {', '.join(fixed)}")
+        self.serving = Serving.build(config, self._lasting, self.serving)
+        self.preparer.limits = self._upstream.limits = config.limits
+        self.fleet.options = config.fleet
+        self._static.replace(config.fleet.replicas)
+        logging.getLogger().setLevel(config.observe.log_level.upper())
+        self._introduce(config)
+
+    async def drain(self, held: Callable[[], int], step_seconds: float = 0.05) -> None:
+        """Turn unready, and wait until nothing is `held`, within the limits.
+
+        Who still comes meanwhile is served: it is noticed late.
+        """
+        self.control.draining = True
+        started = monotonic()
+        limits = self.serving.config.limits
+        while monotonic() - started < limits.drain_seconds and (  # noqa: ASYNC110 - time alone may end it
+            held() or monotonic() - started < limits.drain_notice_seconds
+        ):
+            await asyncio.sleep(step_seconds)
+
+    async def stop(self) -> None:
+        """Close everything; who is served must have gone before."""
+        await self._handover.stop()
+        if self._shared_load is not None:
+            await self._shared_load.stop()
+        await self.fleet.stop()
+        if self._redis is not None:
+            await self._redis.close()
+        await self._session.close()
+        await self._upstream.close()
+        self.preparer.close()
+
+    def _share(self, config: RouterConfig) -> SharedLoad | None:
+        if self._redis is None:
+            return None
+        shared = None
+        if config.redis.share_load:
+            shared = SharedLoad(self._redis, config.redis, self.fleet, monotonic)
+        self.metrics.registry.register(SharedMetrics(self._redis, shared))
+        return shared
+
+    def _introduce(self, config: RouterConfig) -> None:
+        """Say in metrics what runs here, so that runs can be told apart."""
+        told = config.model_dump_json(exclude={"chain": {"seed"}, "redis": {"url"}})
+        try:
+            release = version("kvring")
+        except PackageNotFoundError:
+            release = ""
+        self.metrics.introduce(
+            release, config.policy.name, config.observe.run, blake2b(told.encode(), digest_size=6).hexdigest()
+        )
+
+
+def _redis(config: RouterConfig) -> Connection | None:
+    redis = config.redis
+    if not redis.url.get_secret_value():
+        return None
+    return Connection(redis.url, redis.timeout_seconds, redis.longest_pause_seconds)
+
+
+def _sources(config: RouterConfig, redis: Connection | None) -> list[MemberSource]:
+    sources: list[MemberSource] = []
+    if config.fleet.dns.host:
+        sources.append(DnsMembers(config.fleet.dns))
+    if config.fleet.leases.enabled and redis is not None:
+        sources.append(LeaseMembers(config.fleet.leases, Leases(redis, config.redis.pool)))
+    return sources
