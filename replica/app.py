@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
+from time import monotonic
 
 import uvloop
 from aiohttp import web
@@ -21,12 +22,16 @@ from replica.block_pool import BlockPool
 from replica.calibrate import calibrate
 from replica.digests import DigestKeeper
 from replica.engine import Engine
+from replica.events import EventLog
 from replica.generation import Generation
+from replica.handover import HandoverDesk
 from replica.lease import LeaseKeeper
 from replica.load import PrefillMeter, WorkLoad
 from replica.metrics import Metrics, Readings
 from replica.options import ReplicaOptions
 from replica.prepare import Preparer, read_end_ids, read_sampling_defaults
+from replica.prewarm import Prewarmer
+from replica.publisher import ZmqPublisher
 from replica.runner.echo import EchoRunner
 from replica.scheduler import Scheduler
 from replica.server import Ready, Server
@@ -73,6 +78,7 @@ class RunningReplica:
             shutdown_timeout=1.0,
         )
         self._loading: asyncio.Task[None] | None = None
+        self.metrics.watch_draining(lambda: self.server.draining)
         self._lease: LeaseKeeper | None = None
         if options.lease.redis.get_secret_value():
             self._lease = LeaseKeeper(options.lease, options.name, self.server.uid)
@@ -92,6 +98,7 @@ class RunningReplica:
 
     async def open(self) -> None:
         """Listen, and begin to load."""
+        self._open_events()
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.options.host, self.options.port, backlog=1024)
         try:
@@ -118,6 +125,7 @@ class RunningReplica:
             return
         linger = asyncio.create_task(asyncio.sleep(self.options.linger_seconds))
         service = self.server.ready.service
+        service.end_prewarms()
         try:
             async with asyncio.timeout(self.options.drain_seconds):
                 await service.drained()
@@ -141,7 +149,18 @@ class RunningReplica:
         await self._runner.cleanup()
         if self.server.ready is not None and not await self.server.ready.service.stop(_STOP_SECONDS):
             _log.warning("the running step goes on; its thread is left behind")
+        if self.server.events is not None:
+            self.server.events.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _open_events(self) -> None:
+        """Bind early: a port that is taken stops the start, and followers are there before events are."""
+        options = self.options
+        if not options.events.enabled:
+            return
+        events = self.server.events = ZmqPublisher(options.events, options.chain.block_tokens)
+        self.metrics.watch_events(lambda: (events.published, events.dropped))
+        events.start()
 
     async def _load(self) -> None:
         loop = asyncio.get_running_loop()
@@ -151,7 +170,8 @@ class RunningReplica:
 
     def _assemble(self, loaded: _Loaded) -> Ready:
         options, runner, namer = self.options, loaded.runner, loaded.namer
-        pool = BlockPool(runner.block_count, runner.block_tokens)
+        log = EventLog(self.server.events) if self.server.events is not None else None
+        pool = BlockPool(runner.block_count, runner.block_tokens, log)
         work = WorkLoad(loaded.meter)
         scheduler = Scheduler(
             pool,
@@ -162,7 +182,14 @@ class RunningReplica:
             max_batch_tokens=options.scheduler.max_batch_tokens,
             reuse=options.enable_prefix_caching,
         )
-        engine = Engine(runner, scheduler, work, self.metrics.observe_step, options.digest_seconds)
+        engine = Engine(
+            runner,
+            scheduler,
+            work,
+            self.metrics.observe_step,
+            options.digest_seconds,
+            log.flush if log is not None else None,
+        )
         service = Service(
             engine,
             work,
@@ -181,9 +208,23 @@ class RunningReplica:
             service, preparer, options.model, options.limits, loaded.defaults, self._executor
         )
         digests = DigestKeeper(namer.identity.fingerprint, self.server.epoch_of, self._executor)
-        readings = Readings(lambda: engine.snapshot, service.report, lambda: service.prefill)
+        handover = HandoverDesk()
+        readings = Readings(
+            lambda: engine.snapshot, service.report, lambda: service.prefill, lambda: handover.given_count
+        )
         self.metrics.watch(readings, namer.identity, options.enable_prefix_caching)
-        return Ready(service, generation, digests, namer.identity, preparer.context_tokens)
+        return Ready(
+            service=service,
+            generation=generation,
+            digests=digests,
+            prewarmer=Prewarmer(
+                service, preparer, self._executor, options.model, options.enable_prefix_caching
+            ),
+            handover=handover,
+            identity=namer.identity,
+            context_tokens=preparer.context_tokens,
+            since=monotonic(),
+        )
 
 
 async def start(options: ReplicaOptions, *, wait: bool = True) -> RunningReplica:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
+from types import MappingProxyType
+from typing import Protocol
 
 from replica.ghost import Ghost
 from router.chain.digest import is_boundary
@@ -13,15 +16,38 @@ class Block:
 
     `references` counts the sequences that hold it; `name` stands for its content once it is full, and
     `depth` says that it ends that many blocks into its prompt. A block that nobody holds is in the free list.
+
+    A named block keeps what its name was made of: `parent` (None for a prompt's first block), `data` (its
+    tokens, packed) and, in a first block, the `salt`. It was the last one found of a prompt `hits` times,
+    last at `hit_at` (monotonic seconds).
     """
 
-    __slots__ = ("after", "before", "depth", "id", "name", "next_twin", "previous_twin", "references")
+    __slots__ = (
+        "after",
+        "before",
+        "data",
+        "depth",
+        "hit_at",
+        "hits",
+        "id",
+        "name",
+        "next_twin",
+        "parent",
+        "previous_twin",
+        "references",
+        "salt",
+    )
 
     def __init__(self, id: int) -> None:
         self.id = id
         self.references = 0
         self.name: bytes | None = None
         self.depth = 0
+        self.parent: bytes | None = None
+        self.data = b""
+        self.salt: str | None = None
+        self.hits = 0
+        self.hit_at = 0.0
         self.before = self
         self.after = self
         # Blocks of one name (computed by two sequences at once) form a ring.
@@ -37,6 +63,19 @@ class PoolError(RuntimeError):
     """The pool was used against its rules: a fault of ours, not of a request."""
 
 
+class PoolObserver(Protocol):
+    """Is told of each change of what can be found, in the engine's thread and in order."""
+
+    def stored(self, block: Block) -> None:
+        """`block` has got a name that no block had."""
+
+    def removed(self, name: bytes) -> None:
+        """No block has `name` any more."""
+
+    def cleared(self) -> None:
+        """All names are gone at once."""
+
+
 class BlockPool:
     """Hands out blocks, least recently used first, and finds those whose content is already there.
 
@@ -46,10 +85,13 @@ class BlockPool:
     thread for an estimate: it only looks names up.
     """
 
-    def __init__(self, block_count: int, block_tokens: int = 16) -> None:
+    def __init__(
+        self, block_count: int, block_tokens: int = 16, observer: PoolObserver | None = None
+    ) -> None:
         if block_count < 1:
             raise PoolError("a pool has at least one block")
-        self._block_tokens = block_tokens
+        self._observer = observer
+        self.block_tokens = block_tokens
         self.block_count = block_count
         self.version = 0
         self.ghost = Ghost(block_count)
@@ -71,6 +113,11 @@ class BlockPool:
     def name_count(self) -> int:
         """Different names that can be found."""
         return len(self._named)
+
+    @property
+    def named(self) -> Mapping[bytes, Block]:
+        """The blocks that can be found, by name, a parent before its children."""
+        return MappingProxyType(self._named)
 
     @property
     def used_count(self) -> int:
@@ -104,16 +151,32 @@ class BlockPool:
             self._unlink(block)
             if (evicted := self._forget(block)) is not None:
                 self.ghost.note(evicted)
+                if self._observer is not None:
+                    self._observer.removed(evicted)
             block.references = 1
             taken.append(block)
         return taken
 
-    def give_name(self, block: Block, name: bytes, depth: int) -> None:
+    def note_hit(self, block: Block) -> None:
+        """Count a prompt that was found up to `block`."""
+        block.hits += 1
+        block.hit_at = monotonic()
+
+    def give_name(
+        self,
+        block: Block,
+        name: bytes,
+        depth: int,
+        parent: bytes | None = None,
+        data: bytes = b"",
+        salt: str | None = None,
+    ) -> None:
         """Make a full block findable. The block must be held and without a name."""
         if block.references == 0 or block.name is not None:
             raise PoolError(f"{block!r} cannot be named")
-        block.name = name
-        block.depth = depth
+        block.name, block.depth = name, depth
+        block.parent, block.data, block.salt = parent, data, salt
+        block.hits = 0
         first = self._named.setdefault(name, block)
         if first is not block:
             block.previous_twin, block.next_twin = first, first.next_twin
@@ -121,8 +184,10 @@ class BlockPool:
             first.next_twin = block
             return
         self.version += 1
-        if is_boundary(depth, self._block_tokens):
+        if is_boundary(depth, self.block_tokens):
             self._boundary_names[name] = None
+        if self._observer is not None:
+            self._observer.stored(block)
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Let go of a sequence's blocks, given from head to tail."""
@@ -142,6 +207,8 @@ class BlockPool:
             self._forget(block)
         # Cleared, not evicted: the epoch tells.
         self.ghost.clear()
+        if self._observer is not None:
+            self._observer.cleared()
         return True
 
     def boundary_names(self) -> tuple[bytes, ...]:
@@ -161,6 +228,7 @@ class BlockPool:
             block.previous_twin = block.next_twin = block
             if self._named[name] is block:
                 self._named[name] = twin
+                twin.hits, twin.hit_at = block.hits, block.hit_at
             return None
         del self._named[name]
         self._boundary_names.pop(name, None)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from collections.abc import Sequence as Ordered
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
+from typing import Any, TypeVar
 
 from replica.batch import Runner
+from replica.block_pool import BlockPool
 from replica.load import WorkLoad
 from replica.scheduler import Scheduler
 from replica.sequence import Finish, Sequence
 from replica.step import Counts, Output, Step
 
 _log = logging.getLogger(__name__)
+_Seen = TypeVar("_Seen")
 
 # A runner that fails this often in a row will not recover by itself.
 FAILURES_UNTIL_BROKEN = 3
@@ -50,6 +54,12 @@ class _Reset:
 
 
 @dataclass(frozen=True, slots=True)
+class _Look:
+    look: Callable[[BlockPool], Any]
+    done: Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
 class _Abort:
     id: int
 
@@ -58,13 +68,14 @@ class _Stop:
     """Ends the thread."""
 
 
-_Command = Sequence | _Abort | _Reset | _Stop
+_Command = Sequence | _Abort | _Reset | _Look | _Stop
 
 
 class Engine:
     """Owns scheduler, pool and runner, and alone touches them. Everything else goes through its inbox.
 
-    `observe_step` gets each step with its seconds, in the engine's thread.
+    `observe_step` gets each step with its seconds, and `flush_events` is called once what a step or a reset
+    did to the pool is done; both in the engine's thread.
     """
 
     def __init__(
@@ -74,12 +85,14 @@ class Engine:
         load: WorkLoad,
         observe_step: Callable[[Step, float], None],
         publish_seconds: float,
+        flush_events: Callable[[], None] | None = None,
     ) -> None:
         self._runner = runner
         self._scheduler = scheduler
         self._load = load
         self._observe_step = observe_step
         self._publish_seconds = publish_seconds
+        self._flush_events = flush_events
         self._inbox: SimpleQueue[_Command] = SimpleQueue()
         self._thread = Thread(target=self._loop, name="engine", daemon=True)
         self._deliver: Callable[[list[Output]], None] = _ignore
@@ -106,7 +119,9 @@ class Engine:
 
     def add(self, sequence: Sequence) -> None:
         """Hand over a sequence; outputs follow until one of them says how it finished."""
-        self._scheduler.foresee(sequence)
+        # A prewarm goes after all others, so that it is no work that they wait for.
+        if not sequence.prewarm:
+            self._scheduler.foresee(sequence)
         self._put(sequence)
 
     def abort(self, id: int) -> None:
@@ -117,6 +132,16 @@ class Engine:
         """Clear the prefix cache once the running step is over; the result says whether it was idle."""
         done: Future[bool] = Future()
         self._put(_Reset(done))
+        return done
+
+    def held(self, names: Ordered[bytes]) -> int:
+        """Return how many of the names, from the first on, are in the pool; from any thread, an estimate."""
+        return len(self._scheduler.pool.match(names))
+
+    def look(self, look: Callable[[BlockPool], _Seen]) -> Future[_Seen]:
+        """Call `look` with the pool between two steps; cancelled if the engine has ended."""
+        done: Future[_Seen] = Future()
+        self._put(_Look(look, done))
         return done
 
     def stop(self, timeout_seconds: float) -> bool:
@@ -162,6 +187,8 @@ class Engine:
                 self._scheduler.drop(command.id)
             elif isinstance(command, _Reset):
                 self._clear(command.done)
+            elif isinstance(command, _Look):
+                self._show(command)
             else:
                 self._stopping = True
         self._publish()
@@ -173,6 +200,8 @@ class Engine:
 
     def _step(self) -> None:
         step = self._scheduler.schedule()
+        if ended := self._scheduler.take_ended():
+            self._deliver(ended)
         if step is None:
             if self._scheduler.ids():
                 raise RuntimeError("sequences wait though nothing runs")
@@ -192,14 +221,20 @@ class Engine:
         step.charge(self._load.cost, seconds)
         outputs = self._scheduler.complete(step, sampled)
         self._steps += 1
+        self._tell_events()
         self._publish()
         self._observe_step(step, seconds)
         if outputs:
             self._deliver(outputs)
 
+    def _tell_events(self) -> None:
+        if self._flush_events is not None:
+            self._flush_events()
+
     def _fail(self, step: Step) -> None:
         for sequence in step.sequences:
             self._scheduler.drop(sequence.id)
+        self._tell_events()
         self._publish()
         self._deliver([Output(sequence.id, None, Finish.ERROR) for sequence in step.sequences])
 
@@ -220,11 +255,26 @@ class Engine:
                 self._load.leave(command.id)
                 self._deliver([Output(command.id, None, Finish.ERROR)])
             elif isinstance(command, _Reset):
-                command.done.set_result(False)
+                if command.done.set_running_or_notify_cancel():
+                    command.done.set_result(False)
+            elif isinstance(command, _Look):
+                command.done.cancel()
+
+    def _show(self, command: _Look) -> None:
+        if not command.done.set_running_or_notify_cancel():
+            return
+        try:
+            command.done.set_result(command.look(self._scheduler.pool))
+        except Exception as error:
+            command.done.set_exception(error)
 
     def _clear(self, done: Future[bool]) -> None:
+        # Whoever asked may be gone, and a cancelled future takes no result.
+        if not done.set_running_or_notify_cancel():
+            return
         cleared = self._scheduler.pool.reset()
         if cleared:
+            self._tell_events()
             self._epoch += 1
             self._publish_due = 0.0
             self._publish()

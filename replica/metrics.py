@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -27,6 +27,7 @@ class Readings:
     snapshot: Callable[[], Snapshot]
     report: Callable[[], LoadReport]
     prefill: Callable[[], PrefillCost]
+    handed_over: Callable[[], int]
 
 
 class Metrics:
@@ -49,6 +50,9 @@ class Metrics:
         )
         for outcome in OUTCOMES:
             self._requests.labels(outcome)
+        self._draining = Gauge(
+            "kvring_replica_draining", "1 once no new work is taken.", registry=self._registry
+        )
 
     def observe_output(self, output: Output, seconds: float, first: bool) -> None:
         """Count what a step brought a sequence, so long after its request was let in."""
@@ -66,6 +70,14 @@ class Metrics:
         """Count a request by one of OUTCOMES."""
         self._requests.labels(outcome).inc()
 
+    def watch_draining(self, draining: Callable[[], bool]) -> None:
+        """Report at every scrape whether the replica drains."""
+        self._draining.set_function(draining)
+
+    def watch_events(self, counts: Callable[[], tuple[int, int]]) -> None:
+        """Report at every scrape how many batches of KV events were published, and dropped."""
+        self._registry.register(_EventsCollector(counts))
+
     def watch(self, readings: Readings, identity: ChainIdentity, caching: bool) -> None:
         """Report the engine's state at every scrape from now on."""
         self._registry.register(_EngineCollector(readings, identity, caching, self._labels))
@@ -77,6 +89,20 @@ class Metrics:
     def _histogram(self, name: str, text: str) -> Histogram:
         histogram = Histogram(f"{name}_seconds", text, _LABELS, buckets=_SECONDS, registry=self._registry)
         return histogram.labels(*self._labels)
+
+
+class _EventsCollector(Collector):
+    """Reads what the publisher counts."""
+
+    def __init__(self, counts: Callable[[], tuple[int, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        published, dropped = self._counts()
+        yield CounterMetricFamily("kvring_replica_events", "Batches of KV events published.", published)
+        yield CounterMetricFamily(
+            "kvring_replica_events_dropped", "Batches lost, as too many waited to be sent.", dropped
+        )
 
 
 class _EngineCollector(Collector):
@@ -94,6 +120,11 @@ class _EngineCollector(Collector):
         snapshot, report = self._readings.snapshot(), self._readings.report()
         yield from self._gauges(snapshot, report)
         yield from self._counters(snapshot)
+        yield CounterMetricFamily(
+            "kvring_replica_handed_over_prefixes",
+            "Hot prefixes given to routers while draining.",
+            self._readings.handed_over(),
+        )
         cost = self._readings.prefill()
         coefficients = GaugeMetricFamily(
             "kvring_replica_prefill_seconds", "Coefficients of S as measured.", labels=("coefficient",)
@@ -138,6 +169,7 @@ class _EngineCollector(Collector):
             ("vllm:num_preemptions", "Sequences that lost their blocks to others.", counts.preemptions),
             ("kvring_replica_prefill_tokens", "Prompt tokens computed.", counts.prefill_tokens),
             ("kvring_replica_recomputed_tokens", "Computed again once preempted.", counts.recomputed_tokens),
+            ("kvring_replica_prewarm_tokens", "Computed for no request yet.", counts.prewarm_tokens),
             ("kvring_replica_steps", "Steps run.", snapshot.steps),
         ):
             family = CounterMetricFamily(name, text, labels=_LABELS)

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from replica.event_options import EventOptions
 from replica.lease_options import LeaseOptions
 from replica.runner.torch_options import TorchOptions
 from router.chain.algorithms import ALGORITHMS
@@ -128,6 +129,7 @@ class ReplicaOptions(Settings):
     )
     echo: EchoOptions = EchoOptions()
     torch: TorchOptions = TorchOptions()
+    events: EventOptions = EventOptions()
     lease: LeaseOptions = LeaseOptions()
     digest_seconds: float = Field(
         1.0, ge=0.01, le=600, description="Least time between two digests; routers ask every few seconds."

@@ -51,6 +51,7 @@ class Preparer:
             sampling=request.sampling,
             max_tokens=self._answer_tokens(len(tokens), request),
             end_ids=end_ids,
+            salt=prompt.keys.salt,
         )
 
     def _answer_tokens(self, prompt_tokens: int, request: GenerationRequest) -> int:

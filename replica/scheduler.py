@@ -12,9 +12,9 @@ from typing import Protocol
 from replica.batch import Batch, Work
 from replica.block_pool import Block, BlockPool
 from replica.load import NOTHING, PrefillShape, WorkLoad
-from replica.sequence import Sequence, blocks_needed
+from replica.sequence import Finish, Sequence, blocks_needed
 from replica.step import Counts, Output, Step
-from router.chain.chain import pack_tokens
+from router.chain.chain import TOKEN_BYTES, pack_tokens
 
 
 class BlockNamer(Protocol):
@@ -29,7 +29,8 @@ class BlockNamer(Protocol):
 class Scheduler:
     """Continuous batching: decodes first, then prefill in chunks, then new sequences in order of arrival.
 
-    Used by the engine's thread alone. With `reuse` off nothing is named, so nothing is found.
+    One prewarm at a time gets what is left of a step while nothing waits, and its blocks go to whoever
+    wants them. Used by the engine's thread alone. With `reuse` off nothing is named, so nothing is found.
     """
 
     def __init__(
@@ -55,11 +56,14 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         # In order of arrival, so that the last is the one to preempt.
         self._running: list[Sequence] = []
+        # Only the first of them holds blocks, if any does.
+        self._prewarms: deque[Sequence] = deque()
+        self._ended: list[Output] = []
         self._by_id: dict[int, Sequence] = {}
 
     @property
     def running_count(self) -> int:
-        """Sequences that hold blocks."""
+        """Sequences that hold blocks, prewarms aside."""
         return len(self._running)
 
     @property
@@ -79,14 +83,21 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Its caller has seen to it that the pool can hold it when it is alone."""
-        sequence.arrival = next(self._arrivals)
         self._by_id[sequence.id] = sequence
+        if sequence.prewarm:
+            self._prewarms.append(sequence)
+            return
+        sequence.arrival = next(self._arrivals)
         self._waiting.append(sequence)
 
     def drop(self, id: int) -> None:
         """End a sequence in whatever phase; an unknown id (ended already) is ignored."""
         sequence = self._by_id.pop(id, None)
         if sequence is None:
+            return
+        if sequence.prewarm:
+            self._prewarms.remove(sequence)
+            self._release(sequence)
             return
         if sequence.blocks:
             self._running.remove(sequence)
@@ -118,6 +129,12 @@ class Scheduler:
             budget -= until - sequence.computed
             works.append(self._work(sequence, until - sequence.computed))
             chosen.append(sequence)
+        if budget > 0 and self._prewarms and not self._waiting and self._start_prewarm(self._prewarms[0]):
+            sequence = self._prewarms[0]
+            until = min(len(sequence.tokens), sequence.computed + budget)
+            shape += PrefillShape.of(until, sequence.computed, end=False)
+            works.append(self._work(sequence, until - sequence.computed))
+            chosen.append(sequence)
         return Step(Batch(tuple(works)), tuple(chosen), shape, decodes) if works else None
 
     def complete(self, step: Step, sampled: Ordered[int | None]) -> list[Output]:
@@ -126,6 +143,9 @@ class Scheduler:
         for sequence, work, token in zip(step.sequences, step.batch.works, sampled, strict=True):
             self._advance(sequence, len(work.token_ids))
             if token is None:
+                if sequence.prewarm and not sequence.uncomputed:
+                    outputs.append(Output(sequence.id, None, Finish.COMPUTED, sequence.cached_tokens or 0))
+                    self.drop(sequence.id)
                 continue
             if sequence.sampled == 0:
                 self.counts.prompt_tokens += sequence.prompt_tokens
@@ -139,6 +159,11 @@ class Scheduler:
                 self.drop(sequence.id)
         return outputs
 
+    def take_ended(self) -> list[Output]:
+        """Return the ends of prewarms that lost their blocks since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
     def _starters(self) -> Iterable[Sequence]:
         # A copy, as those that start leave the queue.
         return list(islice(self._waiting, max(0, self._max_running - len(self._running))))
@@ -147,6 +172,28 @@ class Scheduler:
         """Give the head of the queue its blocks; False, and no change, if there are too few."""
         # Matched now, never remembered: what was there at an earlier try may have been evicted.
         hits = self._match(sequence)
+        if not self._hold(sequence, hits):
+            # Its blocks may be wanted just for what it computes, so they are matched anew.
+            if not self._end_prewarm():
+                return False
+            hits = self._match(sequence)
+            if not self._hold(sequence, hits):
+                return False
+        self._waiting.popleft()
+        insort(self._running, sequence, key=lambda one: one.arrival)
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.computed
+            if hits:
+                self.pool.note_hit(hits[-1])
+            if self._reuse:
+                sequence.evicted_tokens = self._evicted_tokens(sequence, len(hits))
+                self.counts.prefix_queries += sequence.prompt_tokens
+                self.counts.prefix_hits += sequence.computed
+        self._load.left(sequence.id, len(sequence.tokens), sequence.computed)
+        return True
+
+    def _hold(self, sequence: Sequence, hits: list[Block]) -> bool:
+        """Give a sequence the blocks it found and new ones for the rest; False, and no change, if too few."""
         self.pool.touch(hits)
         wanted = blocks_needed(len(sequence.tokens), self._block_tokens) - len(hits)
         # Those that run will each want a block soon: a start that takes the last ones ends in a preemption.
@@ -155,19 +202,25 @@ class Scheduler:
         if taken is None:
             self.pool.release(hits)
             return False
-        self._waiting.popleft()
-        insort(self._running, sequence, key=lambda one: one.arrival)
         sequence.blocks = hits + taken
         sequence.block_ids = [block.id for block in sequence.blocks]
         sequence.named = len(hits)
         sequence.computed = len(hits) * self._block_tokens
-        if sequence.cached_tokens is None:
+        return True
+
+    def _start_prewarm(self, sequence: Sequence) -> bool:
+        """Say whether a prewarm holds its blocks, which it takes if nobody will miss them."""
+        if not sequence.blocks and self._hold(sequence, self._match(sequence)):
             sequence.cached_tokens = sequence.computed
-            if self._reuse:
-                sequence.evicted_tokens = self._evicted_tokens(sequence, len(hits))
-                self.counts.prefix_queries += sequence.prompt_tokens
-                self.counts.prefix_hits += sequence.computed
-        self._load.left(sequence.id, len(sequence.tokens), sequence.computed)
+        return bool(sequence.blocks)
+
+    def _end_prewarm(self) -> bool:
+        """Take the blocks of the prewarm that has some, which ends it; False if there is none."""
+        if not (self._prewarms and self._prewarms[0].blocks):
+            return False
+        id = self._prewarms[0].id
+        self.drop(id)
+        self._ended.append(Output(id, None, Finish.ABORT))
         return True
 
     def _match(self, sequence: Sequence) -> list[Block]:
@@ -184,6 +237,8 @@ class Scheduler:
         if sequence.computed < len(sequence.blocks) * self._block_tokens:
             return True
         while (taken := self.pool.take(1)) is None:
+            if self._end_prewarm():
+                continue
             victim = self._running[-1]
             self._preempt(victim)
             if victim is sequence:
@@ -214,7 +269,7 @@ class Scheduler:
             token_ids=sequence.tokens[start:until],
             start=start,
             block_ids=sequence.block_ids,
-            sample=until == len(sequence.tokens),
+            sample=until == len(sequence.tokens) and not sequence.prewarm,
             sampling=sequence.sampling,
             sampled=sequence.sampled,
         )
@@ -226,16 +281,31 @@ class Scheduler:
             self._count_prefill(sequence, tokens)
         if not self._reuse:
             return
-        size = self._block_tokens
-        for index in range(sequence.named, sequence.computed // size):
-            if index == len(sequence.names):
-                data = pack_tokens(sequence.tokens[index * size : (index + 1) * size])
-                parent = sequence.names[-1] if sequence.names else self._namer.root
-                sequence.names += self._namer.name_blocks(parent, data, sequence.keys, index)
-            self.pool.give_name(sequence.blocks[index], sequence.names[index], index + 1)
-            sequence.named += 1
+        first, last, size = sequence.named, sequence.computed // self._block_tokens, self._block_tokens
+        if first == last:
+            return
+        names, step = sequence.names, size * TOKEN_BYTES
+        data = pack_tokens(sequence.tokens[first * size : last * size])
+        if len(names) < last:
+            unnamed = data[(len(names) - first) * step :]
+            parent = names[-1] if names else self._namer.root
+            names += self._namer.name_blocks(parent, unnamed, sequence.keys, len(names))
+        for index in range(first, last):
+            at = (index - first) * step
+            self.pool.give_name(
+                sequence.blocks[index],
+                names[index],
+                index + 1,
+                names[index - 1] if index else None,
+                data[at : at + step],
+                None if index else sequence.salt,
+            )
+        sequence.named = last
 
     def _count_prefill(self, sequence: Sequence, tokens: int) -> None:
+        if sequence.prewarm:
+            self.counts.prewarm_tokens += tokens
+            return
         if sequence.preemptions:
             self.counts.recomputed_tokens += tokens
         else:

@@ -11,12 +11,13 @@ from replica.block_pool import Block
 
 
 class Finish(StrEnum):
-    """Why a sequence ended, in OpenAI's words where they have one."""
+    """Why a sequence ended, in OpenAI's words where they have one. A prewarm ends as computed."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    COMPUTED = "computed"
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +25,9 @@ class Sequence:
     """`id` is given on submission, `arrival` when it is queued.
 
     `tokens` is the prompt, then the answer; the KV of the first `computed` of them is in `blocks`.
+
+    `salt` is the tenant's, told on as it is part of what names stand for. A `prewarm` has no answer: its
+    whole blocks are computed so that they are found later.
 
     `names` starts as the prompt's chain, named once, and grows as answer blocks fill; the first `named` of
     the blocks carry theirs in the pool. `keys` holds encoded keys by block index, `end_ids` the tokens that
@@ -38,6 +42,8 @@ class Sequence:
     sampling: Sampling
     max_tokens: int
     end_ids: frozenset[int] = frozenset()
+    salt: str | None = None
+    prewarm: bool = False
     id: int = 0
     arrival: int = 0
     prefilling: bool = True

@@ -17,8 +17,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from replica.api import read_chat, read_completion
 from replica.digests import DigestKeeper
 from replica.generation import Generation, StreamFailed
+from replica.handover import HandoverDesk, read_bounds
 from replica.metrics import Metrics
 from replica.options import ReplicaOptions
+from replica.prewarm import Prewarmer
+from replica.publisher import ZmqPublisher
 from replica.service import Service
 from router.chain.chain import ChainIdentity
 from router.wire.errors import ApiError, Source
@@ -28,26 +31,35 @@ from router.wire.report import ORCA_HEADER, ORCA_REQUEST_HEADER, ReplicaState
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _REQUEST_ID = "x-request-id"
+_DIGEST_AGE = "x-kvring-digest-age"
 _RETRY_AFTER_SECONDS = 1
 _INFERENCE = ("/v1/chat/completions", "/v1/completions")
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a replica is made of once its model is loaded."""
+    """What a replica is made of once its model is loaded, `since` monotonic seconds."""
 
     service: Service
     generation: Generation
     digests: DigestKeeper
+    prewarmer: Prewarmer
+    handover: HandoverDesk
     identity: ChainIdentity
     context_tokens: int
+    since: float
 
 
 class Server:
-    """Handles requests. `ready` is None while the model loads; `draining` refuses new work."""
+    """Handles requests. `ready` is None while the model loads; `draining` refuses new work.
+
+    /v1 and /health are for everybody. The rest is for routers and operators: it tells of the load, clears the
+    cache, and /handover tells what tenants asked and their salts. No ingress may lead there.
+    """
 
     def __init__(self, options: ReplicaOptions, uid: str, metrics: Metrics) -> None:
         self.ready: Ready | None = None
+        self.events: ZmqPublisher | None = None
         self.draining = False
         self.uid = uid
         self._options = options
@@ -68,6 +80,9 @@ class Server:
                 web.get("/digest", self._digest),
                 web.get("/metrics", self._prometheus),
                 web.post("/reset_prefix_cache", self._reset),
+                web.get("/kv_event_sources", self._event_sources),
+                web.post("/handover", self._handover),
+                web.post("/prefill", self._prefill),
             ]
         )
         return application
@@ -145,6 +160,7 @@ class Server:
             free_blocks=snapshot.free_blocks,
             ready=not snapshot.broken,
             draining=self.draining,
+            serving_seconds=monotonic() - ready.since,
         )
         return _json(state.to_json())
 
@@ -152,8 +168,16 @@ class Server:
         ready = self._loaded()
         snapshot = ready.service.engine.snapshot
         age = 0.0 if snapshot.names_at is None else monotonic() - snapshot.names_at
-        digest = await ready.digests.digest(snapshot)
-        return _json({**digest.to_json(), "age_seconds": age})
+        tag = f"{self.epoch_of(snapshot.epoch)}:{snapshot.names_version}"
+        if any(known.value in (tag, "*") for known in request.if_none_match or ()):
+            response = web.Response(status=304)
+        else:
+            digest = await ready.digests.digest(snapshot)
+            response = _json({**digest.to_json(), "age_seconds": age})
+        response.etag = tag
+        # It ages without changing, which a 304 must tell too.
+        response.headers[_DIGEST_AGE] = f"{age:.3f}"
+        return response
 
     async def _prometheus(self, request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -163,6 +187,25 @@ class Server:
         if not await asyncio.wrap_future(engine.reset()):
             raise ApiError(409, "blocks are in use", source=Source.REPLICA, code="blocks_in_use")
         return _json({"cache_epoch": engine.snapshot.epoch})
+
+    async def _event_sources(self, request: web.Request) -> web.Response:
+        return _json({"0": self.events.to_json()} if self.events is not None else {})
+
+    async def _handover(self, request: web.Request) -> web.Response:
+        ready = self._loaded()
+        if not self.draining:
+            raise ApiError(409, "the replica stays", source=Source.REPLICA, code="not_draining")
+        limit, tokens = read_bounds(request.query.get("limit"), request.query.get("tokens"))
+        engine = ready.service.engine
+        give = partial(ready.handover.give, limit=limit, tokens=tokens)
+        return _json((await asyncio.wrap_future(engine.look(give))).to_json())
+
+    async def _prefill(self, request: web.Request) -> web.Response:
+        self._admitting().prewarmer.admit()
+        limits = self._options.limits
+        raw = await read_body(request, limits.max_body_bytes, limits.read_seconds)
+        sequence = await self._admitting().prewarmer.read(raw)
+        return _json(await self._admitting().prewarmer.compute(sequence))
 
     def _loaded(self) -> Ready:
         if self.ready is None:

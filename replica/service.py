@@ -18,6 +18,8 @@ from router.wire.errors import ApiError, Source
 from router.wire.report import LoadReport, PrefillCost
 
 _RETRY_AFTER_SECONDS = 1
+# Prewarms go one after the other; several routers may each send one.
+_MOST_PREWARMS = 8
 
 
 class Lease:
@@ -101,6 +103,7 @@ class Service:
         self._reports = count(1)
         self._leased = 0
         self._leases: dict[int, Lease] = {}
+        self._prewarms: dict[int, asyncio.Future[Output]] = {}
         self._empty = asyncio.Event()
         self._empty.set()
         engine.start(self._deliver)
@@ -133,11 +136,36 @@ class Service:
         return LoadReport(
             work_seconds=self._work.seconds(),
             running=snapshot.running,
-            # What has been let in and is not seen running waits, be it still on its way to the engine.
-            waiting=max(snapshot.waiting, len(self._leases) - snapshot.running, 0),
+            waiting=self._waiting,
             kv_usage=used / snapshot.block_count,
             sequence=next(self._reports),
         )
+
+    def admit_prewarm(self) -> None:
+        """ApiError 503 if a prewarm would be in the way, or could not be computed."""
+        if self.engine.snapshot.broken:
+            raise self._refusal("the engine has failed", "engine_failed")
+        if self._waiting or len(self._prewarms) >= _MOST_PREWARMS:
+            raise self._refusal("requests wait here", "busy")
+
+    async def prewarm(self, sequence: Sequence) -> Output:
+        """Compute a prewarm; return how it ended. No request is counted, and nothing is drained for it."""
+        self.admit_prewarm()
+        sequence.id = next(self._ids)
+        ended: asyncio.Future[Output] = self._loop.create_future()
+        self._prewarms[sequence.id] = ended
+        try:
+            self.engine.add(sequence)
+            return await ended
+        finally:
+            del self._prewarms[sequence.id]
+            # Ended already, unless whoever asked is gone.
+            self.engine.abort(sequence.id)
+
+    def end_prewarms(self) -> None:
+        """End all prewarms, unfinished."""
+        for id, ended in self._prewarms.items():
+            _settle(ended, Output(id, None, Finish.ABORT))
 
     async def drained(self) -> None:
         """Wait until no request is left."""
@@ -151,6 +179,12 @@ class Service:
     async def stop(self, timeout_seconds: float) -> bool:
         """Stop the engine; False if its step takes longer than the timeout."""
         return await self._loop.run_in_executor(None, self.engine.stop, timeout_seconds)
+
+    @property
+    def _waiting(self) -> int:
+        # What has been let in and is not seen running waits, be it still on its way to the engine.
+        snapshot = self.engine.snapshot
+        return max(snapshot.waiting, len(self._leases) - snapshot.running, 0)
 
     def _refusal(self, message: str, code: str) -> ApiError:
         return ApiError(
@@ -181,8 +215,15 @@ class Service:
         for output in outputs:
             lease = self._leases.get(output.id)
             if lease is None:
+                if (ended := self._prewarms.get(output.id)) is not None:
+                    _settle(ended, output)
                 continue
             if output.finish:
                 del self._leases[output.id]
             first = lease._push(output)
             self._observe(output, monotonic() - lease.opened, first)
+
+
+def _settle(ended: asyncio.Future[Output], output: Output) -> None:
+    if not ended.done():
+        ended.set_result(output)

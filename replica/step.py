@@ -15,13 +15,15 @@ class Counts:
     """What has happened so far, in tokens unless said otherwise; only ever grows.
 
     `prefix_queries` and `prefix_hits` count each prompt once, when it is first scheduled. What is computed
-    again after a preemption is in `recomputed_tokens` and nowhere else.
+    again after a preemption is in `recomputed_tokens` and nowhere else, what is computed for nobody yet in
+    `prewarm_tokens`.
     """
 
     prefix_queries: int = 0
     prefix_hits: int = 0
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
+    prewarm_tokens: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
