@@ -53,7 +53,8 @@ def command(
         "fleet.replicas": [_replica(replica) for replica in replicas] or None,
     }
     try:
-        run(RouterConfig.load(config, read_flags(sets, named)))
+        flags = read_flags(sets, named)
+        run(lambda: RouterConfig.load(config, flags), config)
     except (SettingsError, PolicyError) as error:
         raise Unfit(str(error)) from error
     except (OSError, ValueError) as error:

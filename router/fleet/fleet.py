@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import aiohttp
 import numpy as np
 
-from router.chain.chain import ChainIdentity
+from router.chain.namers import Namers
 from router.config import FleetOptions
 from router.fleet.board import Board
 from router.fleet.calibration import Calibration
 from router.fleet.health import Standing
 from router.fleet.members import Member, MemberSource
 from router.fleet.poller import Clock, Poller
-from router.fleet.replica import Replica
+from router.fleet.replica import Replica, State
+from router.fleet.slow_start import SlowStart
 from router.observe.metrics import RouterMetrics
 from router.observe.prefill_metrics import PrefillMetrics, PrefillReading
 from router.placement.ring import Ring
@@ -35,34 +37,61 @@ _KEEP_COUNTERS_SECONDS = 900.0
 
 
 class Fleet:
-    """All replicas. Names are unique; who serves what is worked out only when something changes."""
+    """All replicas. Names are unique; who serves what is worked out only when something changes.
+
+    `options` may be replaced while it runs, but for where members come from.
+    """
 
     def __init__(
         self,
         options: FleetOptions,
         sources: Sequence[MemberSource],
         session: aiohttp.ClientSession,
-        identity_of: Callable[[str], ChainIdentity],
+        namers: Namers,
         metrics: RouterMetrics,
         clock: Clock,
     ) -> None:
         self._options = options
         self._sources = sources
         self._session = session
-        self._identity_of = identity_of
+        self._namers = namers
         self._metrics = metrics
         self._clock = clock
         self._replicas: dict[str, Replica] = {}
+        self._pollers: dict[str, Poller] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._members: dict[MemberSource, Sequence[Member]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._by_name: dict[str, Replica] = {}
         self._rings: dict[tuple[str, ...], Ring] = {}
         self._departed: dict[str, float] = {}
+        self._drained: set[str] = set()
         self._board = Board()
         self._calibration = Calibration(options.calibration)
         metrics.registry.register(PrefillMetrics(self._prefill_readings))
         self._serving: dict[str, Roster] = {}
+        self._slow_start = SlowStart(lambda: self._options.warming_seconds)
+        self._on_change: list[Callable[[], None]] = []
+        self._on_drain: list[Callable[[Replica], None]] = []
+
+    @property
+    def options(self) -> FleetOptions:
+        """How the fleet is watched."""
+        return self._options
+
+    @options.setter
+    def options(self, options: FleetOptions) -> None:
+        self._options = options
+        for poller in self._pollers.values():
+            poller.options = options
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Call `call` whenever other replicas may serve than before."""
+        self._on_change.append(call)
+
+    def on_drain(self, call: Callable[[Replica], None]) -> None:
+        """Call `call` with each replica that begins to drain."""
+        self._on_drain.append(call)
 
     async def start(self) -> None:
         """Follow every source; return once each has told its members, or has had its time to."""
@@ -92,6 +121,11 @@ class Fleet:
         """How many members requests are sent to."""
         return len(self._routable())
 
+    @property
+    def silent_sources(self) -> list[str]:
+        """The kinds of sources that have not told any members yet."""
+        return [source.kind for source in self._sources if source not in self._members]
+
     def by_name(self, name: str) -> Replica | None:
         """Return the member of that name."""
         return self._by_name.get(name)
@@ -106,13 +140,16 @@ class Fleet:
 
     def context_tokens(self, model: str) -> int | None:
         """Return the shortest context among the replicas that serve `model`; None where none told."""
-        told = [r.state.context_tokens for r in self._routable() if r.state and model in r.models]
-        return min(told, default=None)
+        told = [r.context_tokens for r in self._routable() if model in r.models]
+        return min((tokens for tokens in told if tokens is not None), default=None)
 
     def view(self, model: str, now: float) -> FleetView:
-        """Return the replicas that may serve `model`."""
+        """Return the replicas that may serve `model`; those that warm only as far as their share goes."""
         roster = self._serving.get(model) or self._who_serves(model)
-        table = self._board.table.take(roster.slots, axis=1)
+        table = self._board.table
+        if self._slow_start:
+            roster = self._slow_start.admitted(roster, table, now)
+        table = table.take(roster.slots, axis=1)
         # One that never reported is taken as it stands now.
         np.minimum(table[Column.REPORTED_AT], now, out=table[Column.REPORTED_AT])
         return FleetView(roster, table, self._board.digests)
@@ -149,7 +186,7 @@ class Fleet:
         return [
             replica
             for replica in self._replicas.values()
-            if replica.name and replica.health.standing is Standing.SUSPECT
+            if replica.name and not replica.twin and replica.health.standing is Standing.SUSPECT
         ]
 
     async def _follow(self, source: MemberSource, told: asyncio.Event) -> None:
@@ -159,46 +196,96 @@ class Fleet:
             told.set()
 
     def _adopt(self, members: Sequence[Member]) -> None:
-        """Make the fleet what the sources say, by the difference."""
-        wanted = {member.url: member for member in members[:_MOST_REPLICAS]}
-        for url in self._replicas.keys() - wanted.keys():
-            replica = self._replicas.pop(url)
-            self._watches.pop(url).cancel()
-            replica.leave()
-            if replica.name:
-                log.info("replica %s left", replica.name)
-                self._metrics.forget_gauges(replica.name)
-                self._departed[replica.name] = self._clock()
-        for url in wanted.keys() - self._replicas.keys():
-            replica = Replica(
-                url,
-                wanted[url].name,
-                self._options.failures_to_suspect,
-                self._board,
-                self._calibration,
-                self._serving.clear,
-            )
-            poller = Poller(
-                replica, self._session, self._options, self._identity_of, self._clock, self._settle_names
-            )
-            self._replicas[url] = replica
-            self._watches[url] = asyncio.create_task(poller.run())
+        """Make the fleet what the sources say, by the difference. Another uid is another replica."""
+        wanted: dict[str, Member] = {}
+        for member in members[:_MOST_REPLICAS]:
+            wanted.setdefault(member.url, member)
+        for url, replica in list(self._replicas.items()):
+            if url not in wanted or wanted[url].uid != replica.member.uid:
+                self._part_with(url)
+        for url, member in wanted.items():
+            if url in self._replicas:
+                self._replicas[url].told(member)
+            else:
+                self._take_in(member)
+        self._settle()
+
+    def _take_in(self, member: Member) -> None:
+        replica = Replica(
+            member,
+            self._options.failures_to_suspect,
+            self._board,
+            self._calibration,
+            self._changed,
+        )
+        poller = Poller(
+            replica,
+            self._session,
+            self._options,
+            self._namers,
+            self._clock,
+            self._settle,
+            lambda: len(self._replicas),
+        )
+        self._replicas[member.url] = replica
+        self._pollers[member.url] = poller
+        self._watches[member.url] = asyncio.create_task(poller.run())
+
+    def _part_with(self, url: str) -> None:
+        replica = self._replicas.pop(url)
+        del self._pollers[url]
+        self._watches.pop(url).cancel()
+        self._drained.discard(url)
+        replica.leave()
+        if replica.name:
+            log.info("replica %s left", replica.name)
+            self._metrics.forget_gauges(replica.name)
+            self._departed[replica.name] = self._clock()
+
+    def _settle(self) -> None:
+        """Take in that names, standings or members changed."""
+        self._settle_twins()
         self._settle_names()
+        for url, replica in self._replicas.items():
+            if not replica.draining:
+                self._drained.discard(url)
+            elif url not in self._drained:
+                self._drained.add(url)
+                for call in self._on_drain:
+                    call(replica)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._serving.clear()
+        now = self._clock()
+        self._slow_start.follow(
+            {r.slot: r.warm_at or 0.0 for r in self._replicas.values() if r.usable and r.warms_until(now)}
+        )
+        for call in self._on_change:
+            call()
+
+    def _settle_twins(self) -> None:
+        """Find who is a member by two addresses, as pods have with two families: one of them is used."""
+        seen: set[str] = set()
+        for replica in sorted(self._replicas.values(), key=lambda one: (one.twin, not one.usable)):
+            uid = replica.state.uid if replica.state else ""
+            replica.twin = bool(uid) and uid in seen
+            seen.add(uid)
 
     def _settle_names(self) -> None:
-        """Give every replica its name, and forget who served what: names, standings or members changed.
+        """Give every replica its name.
 
         Of two that want one name, as when a pod has moved and the old one is still listed, the usable one
         gets it and the other goes by its address.
         """
         taken: set[str] = set()
         for replica in sorted(
-            self._replicas.values(), key=lambda one: (one.configured_name is None, not one.usable)
+            self._replicas.values(), key=lambda one: (one.twin, one.configured_name is None, not one.usable)
         ):
             name = replica.wanted_name
             if name in taken:
                 name = replica.anonymous_name
-                if replica.name != name:
+                if replica.name != name and not replica.twin:
                     log.warning("two replicas are called %s; one is now %s", replica.wanted_name, name)
             if replica.name and replica.name != name:
                 self._metrics.forget_gauges(replica.name)
@@ -206,22 +293,32 @@ class Fleet:
             if name:
                 taken.add(name)
         self._by_name = {replica.name: replica for replica in self._replicas.values() if replica.name}
-        self._serving.clear()
 
     def observe(self) -> None:
         """Bring the gauges up to date; called when metrics are read."""
         now = self._clock()
         self._forget_departed(now)
+        metrics = self._metrics
+        states = Counter(replica.stands(now).value for replica in self._replicas.values())
+        for state in State:
+            metrics.fleet_replicas.labels(state.value).set(states[state.value])
         for replica in self._replicas.values():
-            if not replica.name:
-                continue
-            label = replica.name
-            self._metrics.replica_in_flight.labels(label).set(replica.load.in_flight)
-            self._metrics.replica_usable.labels(label).set(replica.usable)
-            self._metrics.replica_work.labels(label).set(replica.load.work_seconds)
-            self._metrics.chain_mismatch.labels(label).set(replica.mismatch)
-            if replica.digest is not None:
-                self._metrics.digest_age.labels(label).set(now - replica.digest_at)
+            if replica.name and not replica.twin:
+                self._observe(replica, now)
+
+    def _observe(self, replica: Replica, now: float) -> None:
+        metrics, label, load = self._metrics, replica.name, replica.load
+        view = load.view(now)
+        metrics.replica_in_flight.labels(label).set(load.in_flight)
+        metrics.replica_usable.labels(label).set(replica.usable)
+        metrics.replica_work.labels(label).set(view.work_seconds)
+        metrics.chain_mismatch.labels(label).set(replica.mismatch)
+        if load.heard_at > float("-inf"):
+            metrics.replica_kv_usage.labels(label).set(view.kv_usage)
+            metrics.replica_running.labels(label).set(view.running)
+            metrics.replica_waiting.labels(label).set(view.waiting)
+        if replica.digest is not None:
+            metrics.digest_age.labels(label).set(now - replica.digest_at)
 
     def _prefill_readings(self) -> list[PrefillReading]:
         return [replica.prefill_reading() for replica in self._replicas.values() if replica.name]

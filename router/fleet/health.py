@@ -70,6 +70,13 @@ class Health:
         """A probe was answered, with "not yet": it loads, or knows that it is broken. Out at once."""
         self.standing = Standing.JOINING
 
+    def restarted(self) -> None:
+        """Another process answers at its address: nothing is held against it, and it has to show itself."""
+        self._probe_failures = self._answer_failures = 0
+        self._pause_seconds = _FIRST_PAUSE_SECONDS
+        self._paused_until = self._heard_at = float("-inf")
+        self.standing = Standing.JOINING
+
     def unreachable(self) -> None:
         """A connection was refused or torn down: out at once, until a probe passes."""
         if self.standing is not Standing.JOINING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +11,14 @@ from router.fleet.board import Board
 from router.placement.view import Column, LoadView
 from router.wire.report import LoadReport
 
+_MEAN_GAIN = 0.05
+
 
 @dataclass(eq=False, slots=True)
 class Lease:
     """One in-flight request counted on a replica. `work_seconds` is the prefill expected of it.
 
-    `behind_seconds` is what this router had sent there before it, and no report covered yet.
+    `behind_seconds` is what was sent there before it, as far as known, and no report covered yet.
     """
 
     work_seconds: float
@@ -37,14 +40,48 @@ class LoadBook:
         self._slot = slot
         self._report: LoadReport | None = None
         self._in_flight = 0
+        self._in_flight_tokens = 0
+        # The same of other routers that share theirs; what is owed, with when that was told.
+        self._others_in_flight = 0
+        self._others_tokens = 0
+        self._others_owed: Sequence[tuple[float, float]] = ()
+        self._covered_until = float("-inf")
         # In order of dispatch: leases whose work is in no report yet.
         self._unreported: dict[Lease, None] = {}
         self._unreported_seconds = 0.0
+        # What prefills dispatched here took on average, as expected.
+        self._mean_seconds = 0.0
+        self.heard_at = float("-inf")
+
+    @property
+    def report(self) -> LoadReport | None:
+        """The last report."""
+        return self._report
+
+    @property
+    def mean_seconds(self) -> float:
+        """Expected seconds of a prefill sent here, averaged over the last ones."""
+        return self._mean_seconds
+
+    @property
+    def waiting_for_answers(self) -> int:
+        """Leases whose answer has not begun, or that no report covers."""
+        return len(self._unreported)
 
     @property
     def in_flight(self) -> int:
-        """Open leases."""
+        """Open leases of this router."""
         return self._in_flight
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """The prompts of these."""
+        return self._in_flight_tokens
+
+    @property
+    def unreported_seconds(self) -> float:
+        """Prefill expected of leases that no report covers."""
+        return self._unreported_seconds
 
     @property
     def work_seconds(self) -> float:
@@ -53,10 +90,12 @@ class LoadBook:
 
     def open(self, work_seconds: float, now: float, prompt_tokens: int = 0) -> Lease:
         """Count a request that is about to be sent."""
-        lease = Lease(work_seconds, now, prompt_tokens, self._unreported_seconds)
+        lease = Lease(work_seconds, now, prompt_tokens, self._unreported_seconds + self._others_seconds())
         self._count(lease, +1)
         self._board.table[Column.DISPATCHED, self._slot] += 1
         self._unreported[lease] = None
+        gain = _MEAN_GAIN if self._mean_seconds else 1.0
+        self._mean_seconds += gain * (work_seconds - self._mean_seconds)
         self._owe(self._unreported_seconds + work_seconds)
         return lease
 
@@ -77,12 +116,20 @@ class LoadBook:
         if self._report is None:
             self._settle(lease)
 
+    def estimated(self, work_seconds: float, running: int, waiting: int, kv_usage: float, now: float) -> None:
+        """Take what an engine tells that reports no seconds: others' work, estimated; ours stays owed."""
+        self.heard_at = now
+        self._note(work_seconds, now, running, waiting, kv_usage)
+        self._covers(now)
+
     def reported(self, report: LoadReport, covers_until: float, now: float) -> None:
         """Take a report that covers all leases opened up to `covers_until`; an older one is ignored."""
         if self._report is not None and report.sequence < self._report.sequence:
             return
         self._report = report
+        self.heard_at = now
         self._note(report.work_seconds * self.factor, now, report.running, report.waiting, report.kv_usage)
+        self._covers(covers_until)
         while self._unreported:
             lease = next(iter(self._unreported))
             if lease.at > covers_until:
@@ -92,7 +139,19 @@ class LoadBook:
     def forget_report(self) -> None:
         """Forget what was reported: the replica started anew, or says nothing any more."""
         self._report = None
+        self._covered_until = float("-inf")
+        self.others(0, 0, ())
         self._note(0.0, np.inf, 0, 0, 0.0)
+
+    def others(self, in_flight: int, tokens: int, owed: Sequence[tuple[float, float]]) -> None:
+        """Take what other routers have here now, in place of what they had.
+
+        `owed` are seconds of prefill that no report covered when that was told, each with when it was.
+        """
+        self._others_in_flight, self._others_tokens = in_flight, tokens
+        self._others_owed = [one for one in owed if one[1] > self._covered_until]
+        self._show_counts()
+        self._show_owed()
 
     def leave(self) -> None:
         """Leave the board; leases that are still open count on a board of their own."""
@@ -113,9 +172,8 @@ class LoadBook:
 
     def _count(self, lease: Lease, by: int) -> None:
         self._in_flight += by
-        table, slot = self._board.table, self._slot
-        table[Column.IN_FLIGHT, slot] = self._in_flight
-        table[Column.IN_FLIGHT_TOKENS, slot] += by * lease.prompt_tokens
+        self._in_flight_tokens += by * lease.prompt_tokens
+        self._show_counts()
 
     def _settle(self, lease: Lease) -> None:
         if lease in self._unreported:
@@ -126,4 +184,23 @@ class LoadBook:
 
     def _owe(self, seconds: float) -> None:
         self._unreported_seconds = seconds
-        self._board.table[Column.OWN_WORK_SECONDS, self._slot] = seconds
+        self._show_owed()
+
+    def _others_seconds(self) -> float:
+        return sum(seconds for seconds, _ in self._others_owed)
+
+    def _show_counts(self) -> None:
+        table, slot = self._board.table, self._slot
+        table[Column.IN_FLIGHT, slot] = self._in_flight + self._others_in_flight
+        table[Column.IN_FLIGHT_TOKENS, slot] = self._in_flight_tokens + self._others_tokens
+
+    def _show_owed(self) -> None:
+        owed = self._unreported_seconds + self._others_seconds()
+        self._board.table[Column.OWN_WORK_SECONDS, self._slot] = owed
+
+    def _covers(self, until: float) -> None:
+        """What others owed until then is in what the replica told."""
+        self._covered_until = max(self._covered_until, until)
+        if self._others_owed:
+            self._others_owed = [one for one in self._others_owed if one[1] > self._covered_until]
+            self._show_owed()

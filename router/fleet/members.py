@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,8 +44,18 @@ class StaticMembers:
     kind = "static"
 
     def __init__(self, addresses: Sequence[ReplicaAddress]) -> None:
-        self._members = [Member(address.url, address.name) for address in addresses]
+        self._addresses = addresses
+        self._replaced = asyncio.Event()
+
+    def replace(self, addresses: Sequence[ReplicaAddress]) -> None:
+        """Take other members: the configuration was loaded anew."""
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self._replaced.set()
 
     async def watch(self) -> AsyncIterator[Sequence[Member]]:
-        """Yield the configured members, once."""
-        yield self._members
+        """Yield the configured members, and again when they are replaced."""
+        while True:
+            yield [Member(address.url, address.name) for address in self._addresses]
+            await self._replaced.wait()
+            self._replaced.clear()

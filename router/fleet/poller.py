@@ -1,70 +1,89 @@
-"""Asks one replica how it is: its state, its digest, or, where it knows neither, its health and models."""
+"""Asks one replica how it is: what it is, its load, and its digest; more seldom where its answers tell."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
 from router.chain.chain import ChainIdentity
-from router.chain.digest import MAX_DIGEST_BYTES, Digest
+from router.chain.digest import Digest
+from router.chain.namers import Namers
 from router.config import FleetOptions
+from router.engines.detect import detect, engine_of
+from router.engines.engine import Answer, Engine, EngineFacts
+from router.fleet.following import Following
 from router.fleet.health import Standing
 from router.fleet.replica import Replica
 from router.wire.report import ReplicaState
 
 log = logging.getLogger("kvring.fleet")
 
-_LARGEST_ANSWER_BYTES = 2 * MAX_DIGEST_BYTES
-# How often a replica without /state is asked for its models.
-_MODELS_SECONDS = 10.0
+# Pages of metrics are the longest.
+_LARGEST_ANSWER_BYTES = 4 * 1024 * 1024
+# How often an engine that is not ours is asked what it is.
+_FACTS_SECONDS = 10.0
+# Polls of many replicas are spread by so much, so that they do not come in beats.
+_JITTER = 0.1
+_DIGEST_AGE_HEADER = "x-kvring-digest-age"
 
 Clock = Callable[[], float]
 
 
 class Poller:
-    """Watches one replica until cancelled."""
+    """Watches one replica until cancelled. `options` may be replaced while it runs."""
 
     def __init__(
         self,
         replica: Replica,
         session: aiohttp.ClientSession,
         options: FleetOptions,
-        identity_of: Callable[[str], ChainIdentity],
+        namers: Namers,
         clock: Clock,
         changed: Callable[[], None],
+        fleet_size: Callable[[], int],
     ) -> None:
-        """`identity_of` tells the identity of this router's chain for a model.
+        """`namers` tell how this router names blocks, by model.
 
-        `changed` is called where a poll changed the replica's standing or the name it wants.
+        `changed` is called where a poll changed the replica's standing or the name it wants; `fleet_size`
+        counts those who share this router's polls.
         """
+        self.options = options
         self._replica = replica
         self._session = session
-        self._options = options
-        self._identity_of = identity_of
+        self._namers = namers
         self._clock = clock
         self._changed = changed
-        self._timeout = aiohttp.ClientTimeout(total=options.probe_timeout_seconds)
+        self._fleet_size = fleet_size
+        self._engine: Engine | None = None
+        self._following = Following(replica, namers, options.events, clock)
+        self._facts_due = 0.0
         self._digest_due = 0.0
         self._digest_failed = False
-        self._models_due = 0.0
+        self._digest_tag = ""
 
     async def run(self) -> None:
         """Poll until cancelled; whatever a replica answers, polling goes on."""
         replica = self._replica
-        while True:
-            was = replica.health.standing, replica.wanted_name
-            try:
-                await self.poll()
-            except Exception:
-                log.exception("polling %s failed", replica.url)
-            if (replica.health.standing, replica.wanted_name) != was:
-                self._changed()
-            await asyncio.sleep(self._options.state_poll_seconds)
+        try:
+            while True:
+                was = replica.health.standing, replica.wanted_name
+                asked_at = self._clock()
+                try:
+                    await self.poll()
+                except Exception:
+                    log.exception("polling %s failed", replica.url)
+                if (replica.health.standing, replica.wanted_name) != was:
+                    self._changed()
+                await self._pause(asked_at)
+        finally:
+            await self._following.stop()
 
     async def poll(self) -> None:
         """Ask once, and note what was learned."""
@@ -81,20 +100,43 @@ class Poller:
         if after is not before:
             log.info("replica %s is %s", replica.name or replica.url, after.value)
 
-    async def _ask(self, asked_at: float) -> None:
-        status, body = await self._get("/state")
-        if status == 404:
-            await self._ask_plain_engine()
+    async def _pause(self, asked_at: float) -> None:
+        """Wait until it should be asked again: who tells its load with its answers need not be."""
+        replica, options = self._replica, self.options
+        share = self._fleet_size() / options.polls_per_second
+        interval = max(options.state_poll_seconds, share)
+        idle = max(interval, options.idle_poll_seconds)
+        if share > options.state_poll_seconds and replica.health.standing is Standing.READY and replica.idle:
+            interval = idle
+        interval *= random.uniform(1 - _JITTER, 1 + _JITTER)
+        while (now := self._clock()) < asked_at + idle:
+            # What an answer told while this waited counts as if it had been asked for then.
+            due = max(asked_at, replica.load.heard_at) + interval
+            if now >= due or replica.health.standing is not Standing.READY:
+                break
+            await asyncio.sleep(min(due, asked_at + idle) - now)
+        else:
             return
+        if replica.health.standing is not Standing.READY:
+            await asyncio.sleep(max(0.0, asked_at + interval - self._clock()))
+
+    async def _ask(self, asked_at: float) -> None:
         replica = self._replica
-        if status == 503:
+        if self.options.engine not in ("auto", "kvring"):
+            await self._ask_engine()
+            return
+        answer = await self._get("/state")
+        if answer.status in (404, 405) and self.options.engine == "auto":
+            await self._ask_engine()
+            return
+        if answer.status == 503:
             replica.health.not_ready()
             return
-        if status >= 500 or not isinstance(body, dict):
-            raise ValueError(f"/state answered {status}")
-        state = ReplicaState.from_json(body)
+        if answer.status != 200:
+            raise ValueError(f"/state answered {answer.status}")
+        state = ReplicaState.from_json(_json(answer.body))
         if replica.epoch != state.epoch:
-            self._digest_due = 0.0
+            self._digest_due, self._digest_tag = 0.0, ""
         replica.take_state(state)
         self._compare(state)
         now = self._clock()
@@ -102,57 +144,91 @@ class Poller:
         if not state.ready:
             replica.health.not_ready()
             return
-        replica.health.probe_passed(now, draining=state.draining)
-        if now >= self._digest_due and state.chain == self._identity_of(self._model()):
-            self._digest_due = now + self._options.digest_poll_seconds
-            await self._fetch_digest(state)
+        self._passed(now, draining=state.draining)
+        if now >= self._digest_due and state.chain == self._namers.identity_of(self._model()):
+            self._digest_due = now + self.options.digest_poll_seconds
+            await self._fetch_digest(replica.url, state.chain.fingerprint)
 
-    async def _ask_plain_engine(self) -> None:
-        """Another engine: /health tells that it lives, /v1/models what it serves."""
+    async def _ask_engine(self) -> None:
+        """Ask an engine that is not ours."""
         replica = self._replica
-        status, _ = await self._get("/health")
-        if status == 503:
+        kind = self.options.engine
+        engine = self._engine or engine_of("plain" if kind == "auto" else kind)
+        if not await engine.ready(self._get):
             replica.health.not_ready()
             return
-        if status >= 500:
-            raise ValueError(f"/health answered {status}")
+        if self._engine is None and kind == "auto":
+            # Only one that is ready tells what it is.
+            engine = await detect(self._get)
+        self._engine = engine
         now = self._clock()
-        if now >= self._models_due:
-            status, body = await self._get("/v1/models")
-            cards = body.get("data") if isinstance(body, dict) else None
-            if status != 200 or not isinstance(cards, list):
-                raise ValueError(f"/v1/models answered {status}")
-            replica.serves(
-                tuple(str(card["id"]) for card in cards[:1000] if isinstance(card, dict) and "id" in card)
-            )
-            self._models_due = now + _MODELS_SECONDS
-        if replica.state is not None:
-            replica.take_state(None)
-        replica.health.probe_passed(now)
+        if now >= self._facts_due or replica.facts is None:
+            host = urlsplit(replica.url).hostname or ""
+            facts = await engine.facts(self._get, host, self.options.events)
+            replica.take_facts(facts)
+            self._facts_due = now + _FACTS_SECONDS
+            if self.options.events.source == "replica":
+                await self._following.take(facts)
+        load = await engine.load(self._get)
+        now = self._clock()
+        if load is not None:
+            replica.take_engine_load(load, now)
+        self._passed(now)
+        if now >= self._digest_due and replica.facts is not None:
+            self._digest_due = now + self.options.digest_poll_seconds
+            await self._engine_digest(replica.facts)
 
-    async def _fetch_digest(self, state: ReplicaState) -> None:
+    async def _engine_digest(self, facts: EngineFacts) -> None:
+        events = self.options.events
+        if events.source == "replica":
+            await self._following.publish()
+        elif events.source == "sidecar" and (identity := self._token_identity()) is not None:
+            parts = urlsplit(self._replica.url)
+            host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+            await self._fetch_digest(f"http://{host}:{events.sidecar_port}", identity.fingerprint)
+
+    def _token_identity(self) -> ChainIdentity | None:
+        namer = self._namers.by_tokens(self._model())
+        return namer.identity if namer else None
+
+    def _passed(self, now: float, draining: bool = False) -> None:
+        replica = self._replica
+        replica.health.probe_passed(now, draining=draining)
+        if replica.health.standing is Standing.READY:
+            replica.warms(now, self.options.warming_seconds)
+
+    async def _fetch_digest(self, base: str, identity: str) -> None:
         """Fetch the digest. One that cannot be had or read says nothing about the replica's health."""
+        replica = self._replica
         asked_at = self._clock()
         try:
-            status, body = await self._get("/digest")
+            known = {"If-None-Match": self._digest_tag} if self._digest_tag else {}
+            status, headers, raw = await self._fetch(f"{base}/digest", known)
+            if status == 304:
+                age = float(headers.get(_DIGEST_AGE_HEADER, "0"))
+                replica.digest_still_true(asked_at - max(0.0, age))
+                return
             if status != 200:
                 return
+            body = _json(raw)
             digest = Digest.from_json(body)
             age = float(body.get("age_seconds", 0.0))
-        except (aiohttp.ClientError, TimeoutError, ValueError, TypeError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, TypeError) as error:
             if not self._digest_failed:
-                log.warning("the digest of replica %s cannot be read: %s", self._replica.name, error)
+                reason = str(error) or type(error).__name__
+                log.warning("the digest of replica %s cannot be read: %s", replica.name, reason)
             self._digest_failed = True
             return
         self._digest_failed = False
-        if digest.identity != state.chain.fingerprint:
+        if digest.identity != identity:
             return
-        self._replica.take_digest(digest, asked_at - max(0.0, age))
+        replica.take_digest(digest, asked_at - max(0.0, age))
+        self._digest_tag = headers.get("ETag", "") if replica.digest is digest else ""
 
     def _compare(self, state: ReplicaState) -> None:
         """Say once, and loudly, where a replica's names of blocks cannot be compared with ours."""
         replica = self._replica
-        ours = self._identity_of(self._model())
+        ours = self._namers.identity_of(self._model())
         mismatch = ours != state.chain
         if mismatch and not replica.mismatch:
             fields = [
@@ -175,17 +251,34 @@ class Poller:
         if replica.health.standing is Standing.READY:
             log.warning("probe of replica %s failed: %s", replica.name, str(error) or type(error).__name__)
         if reachable:
-            replica.health.probe_failed(self._clock(), self._options.probe_timeout_seconds)
+            replica.health.probe_failed(self._clock(), self.options.probe_timeout_seconds)
         else:
             replica.health.unreachable()
+            # Another program may come up at this address.
+            self._engine = None
+            replica.lost_touch()
 
-    async def _get(self, path: str) -> tuple[int, Any]:
-        """Return status and JSON body (None where it is none)."""
-        url = self._replica.url + path
-        async with self._session.get(url, timeout=self._timeout, allow_redirects=False) as response:
-            if response.content_type != "application/json":
-                return response.status, None
-            raw = await response.content.read(_LARGEST_ANSWER_BYTES)
-            while not response.content.at_eof() and len(raw) < _LARGEST_ANSWER_BYTES:
-                raw += await response.content.read(_LARGEST_ANSWER_BYTES - len(raw))
-            return response.status, orjson.loads(raw)
+    async def _get(self, path: str) -> Answer:
+        """Return the replica's answer."""
+        status, headers, body = await self._fetch(self._replica.url + path, {})
+        return Answer(status, headers.get("Content-Type", "").partition(";")[0].strip().lower(), body)
+
+    async def _fetch(self, url: str, headers: dict[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+        """Return status, headers and body, which is cut where nobody could want more."""
+        timeout = aiohttp.ClientTimeout(total=self.options.probe_timeout_seconds)
+        async with self._session.get(
+            url, timeout=timeout, allow_redirects=False, headers=headers
+        ) as response:
+            body = bytearray()
+            while len(body) < _LARGEST_ANSWER_BYTES and (
+                chunk := await response.content.read(_LARGEST_ANSWER_BYTES - len(body))
+            ):
+                body += chunk
+            return response.status, response.headers, bytes(body)
+
+
+def _json(raw: bytes) -> dict[str, Any]:
+    body = orjson.loads(raw)
+    if not isinstance(body, dict):
+        raise ValueError("not a JSON object")
+    return body

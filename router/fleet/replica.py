@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 
 from router.chain.chain import fingerprint
 from router.chain.digest import Digest
+from router.engines.engine import EngineFacts, EngineLoad
+from router.engines.estimate import others_work_seconds
 from router.fleet.board import Board
 from router.fleet.calibration import Calibration
 from router.fleet.health import Health, Standing
 from router.fleet.load import LoadBook
+from router.fleet.members import Member
 from router.observe.prefill_metrics import PrefillReading
 from router.wire.report import PrefillCost, ReplicaState
+
+
+class State(StrEnum):
+    """Where a member is in its life; one that left is gone, and has none."""
+
+    JOINING = "joining"
+    WARMING = "warming"
+    READY = "ready"
+    SUSPECT = "suspect"
+    DOWN = "down"
+    DRAINING = "draining"
 
 
 class Replica:
     """A member of the fleet: its address, standing, load, state and digest.
 
-    It has no name until it told one, unless the configuration gives it (`name`); without either it is called
-    by a fingerprint of its address, never by the address itself.
+    It has no name until it told one, unless its source gives it; without either it is called by a fingerprint
+    of its address, never by the address itself. What is known of it is of one life of its process: `epoch`
+    names the life of its cache, and another process voids credit, load, price and what was held against it.
     """
 
     def __init__(
         self,
-        url: str,
-        name: str | None,
+        member: Member,
         failures_to_suspect: int,
         board: Board,
         calibration: Calibration,
@@ -34,10 +49,11 @@ class Replica:
 
         `changed` is called when it may serve otherwise.
         """
-        self.url = url
+        self.member = member
         # What it is called now, empty before it is known; the fleet keeps names different.
-        self.name = name or ""
-        self.configured_name = name
+        self.name = member.name or ""
+        # Another address of a replica that is a member already: nothing is sent here.
+        self.twin = False
         self._board = board
         self._changed = changed
         self.slot = board.take()
@@ -47,16 +63,33 @@ class Replica:
         calibration.join(self.slot, self._priced)
         self.models: tuple[str, ...] = ()
         self.state: ReplicaState | None = None
+        self.facts: EngineFacts | None = None
+        self.engine_load: EngineLoad | None = None
+        # When it has its whole share; until then it warms. None before it was ready.
+        self.warm_at: float | None = None
+        self._restarts = 0
+        # Of an engine, as told by who follows its events.
+        self._followed_epoch = ""
         self.digest: Digest | None = None
         self.digest_at = float("-inf")
         self.mismatch = False
         self._left = False
 
     @property
+    def url(self) -> str:
+        """Where it serves."""
+        return self.member.url
+
+    @property
+    def configured_name(self) -> str | None:
+        """The name that its source gives it."""
+        return self.member.name
+
+    @property
     def wanted_name(self) -> str:
         """What it should be called: as configured, else as it says, else, once it answers, by its address."""
-        if self.configured_name is not None:
-            return self.configured_name
+        if self.member.name is not None:
+            return self.member.name
         if self.state is not None:
             return self.state.name
         return self.name or (self.anonymous_name if self.health.standing is Standing.READY else "")
@@ -67,37 +100,143 @@ class Replica:
         return f"replica-{fingerprint(self.url.encode())[:8]}"
 
     @property
+    def uid(self) -> str:
+        """Names its process: as it says, else as its source does; empty where nobody does."""
+        if self.state is not None:
+            return self.state.uid
+        process = self.facts.process if self.facts else ""
+        return f"{self.member.uid}{process and ':'}{process}"
+
+    @property
     def epoch(self) -> str:
         """The life of its cache, as far as known."""
-        return self.state.epoch if self.state else self.anonymous_name
+        if self.state is not None:
+            return self.state.epoch
+        return self._followed_epoch or f"{self.uid or self.anonymous_name}:{self._restarts}"
+
+    @property
+    def engine(self) -> str:
+        """What it runs, empty before that is known."""
+        return "kvring" if self.state else self.facts.engine if self.facts else ""
+
+    @property
+    def block_tokens(self) -> int:
+        """Its KV block, 0 where that is not known."""
+        if self.state is not None:
+            return self.state.chain.block_tokens
+        return (self.facts.block_tokens or 0) if self.facts else 0
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Its longest sequence; None where it does not tell."""
+        if self.state is not None:
+            return self.state.context_tokens
+        return self.facts.context_tokens if self.facts else None
+
+    @property
+    def draining(self) -> bool:
+        """Whether it ends what it runs and takes nothing new."""
+        return self.member.draining or self.health.standing is Standing.DRAINING
+
+    @property
+    def idle(self) -> bool:
+        """Whether it does nothing, as far as known."""
+        report = self.load.report
+        told = self.engine_load if report is None else report
+        return not self.load.in_flight and (told is None or told.running + told.waiting == 0)
 
     @property
     def usable(self) -> bool:
         """Whether requests may be sent to it in good faith."""
-        return self.health.standing is Standing.READY and bool(self.name)
+        return (
+            self.health.standing is Standing.READY
+            and bool(self.name)
+            and not self.member.draining
+            and not self.twin
+        )
 
-    def take_state(self, state: ReplicaState | None) -> None:
+    def stands(self, now: float) -> State:
+        """Say where it is in its life."""
+        if self.draining:
+            return State.DRAINING
+        if self.health.standing is Standing.READY and self.warms_until(now):
+            return State.WARMING
+        return State(self.health.standing.value)
+
+    def told(self, member: Member) -> None:
+        """Take what its source tells of it now."""
+        if member != self.member:
+            self.member = member
+            self._changed()
+
+    def take_state(self, state: ReplicaState) -> None:
         """Take what it told; another process or a cleared cache voids what was known of the one before."""
-        if state is None or (self.state is not None and self.state.epoch != state.epoch):
-            self.digest = None
-            self.digest_at = float("-inf")
-            self._board.digests.clear(self.slot)
-            if state is None or (self.state is not None and self.state.uid != state.uid):
-                self.load.forget_report()
-                self._calibration.restarted(self.slot)
         before = self.epoch
+        if self.state is not None and self.state.uid != state.uid:
+            self._restarted()
+        elif self.state is None or self.state.epoch != state.epoch:
+            self._forget_digest()
+        if self.facts is not None:
+            self.facts = self.engine_load = None
+            self._followed_epoch = ""
         self.state = state
-        if state is not None:
-            self.serves(state.models)
-            self._calibration.published(self.slot, state.prefill)
+        self.serves(state.models)
+        self._calibration.published(self.slot, state.prefill)
         if self.epoch != before:
             self._changed()
 
+    def take_facts(self, facts: EngineFacts) -> None:
+        """Take what an engine is that is not ours."""
+        if self.state is not None:
+            # Another program answers at its address.
+            self.state = None
+            self._restarted()
+        elif self.facts is not None and (facts.engine, facts.process) != (
+            self.facts.engine,
+            self.facts.process,
+        ):
+            self._restarted()
+        self.facts = facts
+        self.serves(facts.models)
+
+    def take_engine_load(self, load: EngineLoad, now: float) -> None:
+        """Take what an engine tells of its load, in seconds as far as they can be estimated."""
+        if self.facts is not None and load.process and self.facts.process not in ("", load.process):
+            self._restarted()
+        self.engine_load = load
+        cost = self._calibration.cost(self.slot)
+        book = self.load
+        work = others_work_seconds(
+            load,
+            book.waiting_for_answers,
+            book.mean_seconds,
+            lambda tokens: cost.seconds(tokens, 0),
+        )
+        book.estimated(work, load.running, load.waiting, load.kv_usage, now)
+
     def take_digest(self, digest: Digest, made_at: float) -> None:
-        """Take a digest; one of another life of its cache says nothing."""
+        """Take a digest; one of another life of its cache says nothing.
+
+        Of an engine, the digest itself tells which life that is.
+        """
+        if self.state is None and digest.epoch != self._followed_epoch:
+            self._followed_epoch = digest.epoch
+            self._forget_digest()
+            self._changed()
         if digest.epoch == self.epoch:
             self.digest, self.digest_at = digest, made_at
             self._board.digests.put(self.slot, digest, made_at)
+
+    def digest_still_true(self, made_at: float) -> None:
+        """Note that its digest has not changed since."""
+        if self.digest is not None:
+            self.digest_at = made_at
+            self._board.digests.still_true(self.slot, made_at)
+
+    def lost_touch(self) -> None:
+        """Note that nothing listened at its address: unless it says who it is, it may be another process."""
+        if self.state is None:
+            self._restarted()
 
     def serves(self, models: tuple[str, ...]) -> None:
         """Note which models it serves."""
@@ -105,6 +244,19 @@ class Replica:
             self.models = models
             self._calibration.serves(self.slot, models[0] if models else "")
             self._changed()
+
+    def warms(self, now: float, warming_seconds: float) -> None:
+        """Give it its share bit by bit, over what is left of `warming_seconds` of serving; once in its life.
+
+        Of an engine that does not tell how long it has served this is when it was first seen ready.
+        """
+        if self.warm_at is None:
+            served = self.state.serving_seconds if self.state else 0.0
+            self.warm_at = now + max(0.0, warming_seconds - served)
+
+    def warms_until(self, now: float) -> float:
+        """Return for how many seconds it still warms, 0 where it does not."""
+        return max(0.0, self.warm_at - now) if self.warm_at is not None else 0.0
 
     def computed(self, prompt_tokens: int, hit_tokens: int, seconds: float) -> None:
         """Note how long a prefill took, of which `hit_tokens` were cached."""
@@ -125,6 +277,23 @@ class Replica:
         self.load.leave()
         self._calibration.leave(self.slot)
         self._board.give_back(self.slot)
+
+    def _restarted(self) -> None:
+        """Forget all that was known of the process before."""
+        self._restarts += 1
+        self._followed_epoch = ""
+        self._forget_digest()
+        self.load.forget_report()
+        self._calibration.restarted(self.slot)
+        self.health.restarted()
+        self.warm_at = None
+        self.mismatch = False
+        self._changed()
+
+    def _forget_digest(self) -> None:
+        self.digest = None
+        self.digest_at = float("-inf")
+        self._board.digests.clear(self.slot)
 
     def _priced(self, cost: PrefillCost, factor: float) -> None:
         self._board.price(self.slot, cost)

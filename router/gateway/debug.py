@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from time import monotonic
 
 import orjson
@@ -24,7 +23,7 @@ _CHAT, _COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 
 class Debug:
-    """Handlers under /debug, there only where the options say so."""
+    """Handlers under /debug; what the options do not turn on answers 404."""
 
     def __init__(
         self,
@@ -44,18 +43,10 @@ class Debug:
         self._shadows = shadows
         self._watch = watch
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
-        """Add what is turned on to the application's routes."""
-        if self._decisions is not None:
-            router.add_post("/debug/explain", self.explain_body)
-            router.add_get("/debug/explain/{request_id}", self.explain_request)
-            if self._watch is not None:
-                router.add_get("/debug/layout", partial(self.layout, self._watch))
-        if len(self._shadows):
-            router.add_get("/debug/shadow", self.shadow)
-
     async def explain_body(self, request: web.Request) -> web.Response:
         """Rank for a request's body as if it had come in now. Nothing is sent, and nothing remembered."""
+        if self._decisions is None:
+            raise _off("observe.explain")
         limits = self._config.limits
         raw = await read_body(request, limits.body_bytes, limits.body_seconds)
         path = _CHAT if "messages" in parse_body(raw) else _COMPLETION
@@ -68,7 +59,9 @@ class Debug:
 
     async def explain_request(self, request: web.Request) -> web.Response:
         """Explain one of the last requests, by its id."""
-        found = self._decisions.find(request.match_info["request_id"]) if self._decisions else None
+        if self._decisions is None:
+            raise _off("observe.explain")
+        found = self._decisions.find(request.match_info["request_id"])
         if found is None:
             raise ApiError(
                 404,
@@ -79,12 +72,21 @@ class Debug:
 
     async def shadow(self, request: web.Request) -> web.Response:
         """Report on the shadow policies."""
+        if not len(self._shadows):
+            raise _off("observe.shadow")
         return _json({"acting": self._config.policy.name, "shadows": self._shadows.report()})
 
-    async def layout(self, watch: LayoutWatch, request: web.Request) -> web.Response:
+    async def layout(self, request: web.Request) -> web.Response:
         """Report what the layouts of the prompts cost; all but `skipped` are estimates for all traffic."""
+        watch = self._watch
+        if self._decisions is None or watch is None:
+            raise _off("observe.explain" if watch else "observe.layout.sample_share")
         share = self._config.observe.layout.sample_share
         return _json({"sample_share": share, "skipped": watch.skipped, **watch.report().to_json()})
+
+
+def _off(option: str) -> ApiError:
+    return ApiError(404, f"{option} is off", code="turned_off")
 
 
 def _json(value: object) -> web.Response:

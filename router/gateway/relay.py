@@ -18,6 +18,7 @@ from router.gateway.headers import REQUEST_ID_HEADER, towards_replica
 from router.gateway.prepare import Prepared
 from router.gateway.timing import prefill_seconds
 from router.gateway.upstream import Refused, Silent, Upstream, UpstreamError, Vanished
+from router.gateway.waiting import Turn
 from router.observe.ledger import Outcome
 from router.observe.metrics import RouterMetrics
 from router.observe.witness import Decision, Witness
@@ -51,9 +52,14 @@ class Relay:
         self._metrics = metrics
 
     async def run(
-        self, request: web.Request, prepared: Prepared, decision: Decision, outcome: Outcome
+        self,
+        request: web.Request,
+        prepared: Prepared,
+        decision: Decision,
+        outcome: Outcome,
+        turn: Turn | None = None,
     ) -> web.StreamResponse:
-        """Answer the request; ApiError where no replica does."""
+        """Answer the request; ApiError where no replica does. `turn` ends with the first byte."""
         headers = towards_replica(request.headers, request.remote, outcome.request_id)
         # By index, as a ranking is made no further than it is walked.
         to_try = deque(range(min(self._limits.attempts, len(decision.ranking))))
@@ -80,7 +86,7 @@ class Relay:
                         self._note_failover(choice, str(answer.status))
                         continue
                     return await self._pass_on(
-                        request, prepared, decision, choice, replica, lease, answer, outcome
+                        request, prepared, decision, choice, replica, lease, answer, outcome, turn
                     )
                 finally:
                     # Wholly read, the connection is back in the pool already; else nobody wants the rest.
@@ -124,12 +130,12 @@ class Relay:
         lease: Lease,
         upstream: aiohttp.ClientResponse,
         outcome: Outcome,
+        turn: Turn | None,
     ) -> web.StreamResponse:
         now = monotonic()
         outcome.status = upstream.status
         outcome.streamed = upstream.content_type == "text/event-stream"
-        if replica.state is not None:
-            outcome.block_tokens = replica.state.chain.block_tokens
+        outcome.block_tokens = replica.block_tokens
         if upstream.status < 400:
             self._witness.accepted(decision, choice, now)
 
@@ -137,6 +143,8 @@ class Relay:
             replica.health.heard(monotonic())
             if outcome.first_byte_seconds is None:
                 replica.load.began(lease)
+                if turn is not None:
+                    turn.end()
                 began_at = monotonic()
                 outcome.first_byte_seconds = began_at - outcome.arrived_at
                 self._witness.began(decision, began_at)

@@ -47,7 +47,8 @@ class Upstream:
     """Pooled connections to the replicas; `close` ends them."""
 
     def __init__(self, limits: LimitOptions) -> None:
-        self._limits = limits
+        # May be replaced while it runs, but for how long connections are kept.
+        self.limits = limits
         self._pooled = self._session(
             aiohttp.TCPConnector(limit=0, keepalive_timeout=limits.idle_connection_seconds, ttl_dns_cache=10)
         )
@@ -68,18 +69,19 @@ class Upstream:
         session = self._fresh if fresh else self._pooled
         connection = SimpleNamespace(reused=False)
         try:
-            async with asyncio.timeout(self._limits.first_byte_seconds):
+            async with asyncio.timeout(self.limits.first_byte_seconds):
                 answer = await session.post(
                     url,
                     data=BytesIO(body) if len(body) > _WHOLE_BYTES else body,
                     headers=headers,
                     allow_redirects=False,
                     trace_request_ctx=connection,
+                    timeout=self._timeout(),
                 )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Refused(str(error)) from error
         except TimeoutError as error:
-            raise Silent(f"no answer within {self._limits.first_byte_seconds:g} s") from error
+            raise Silent(f"no answer within {self.limits.first_byte_seconds:g} s") from error
         except aiohttp.ServerDisconnectedError as error:
             if not isinstance(error.message, str):
                 # aiohttp hands over what it had parsed: an answer had begun, so the request did run.
@@ -94,13 +96,15 @@ class Upstream:
             raise Garbled(f"answered with a redirect ({answer.status})")
         return answer
 
+    def _timeout(self) -> aiohttp.ClientTimeout:
+        # Streams last as long as they last: waits are bounded where they are made.
+        return aiohttp.ClientTimeout(total=None, sock_connect=self.limits.connect_seconds)
+
     def _session(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
         trace = aiohttp.TraceConfig()
         trace.on_connection_reuseconn.append(_note_reuse)
         return aiohttp.ClientSession(
             connector=connector,
-            # Streams last as long as they last: waits are bounded where they are made.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_seconds),
             # Bytes and their Content-Encoding pass together.
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -54,12 +54,16 @@ class Witness:
         shadows: Shadows,
         decisions: Decisions | None,
         later: Later,
+        sightings: Sightings | None = None,
     ) -> None:
-        """`decisions` is None where requests are not to be explained one by one."""
+        """`decisions` is None where requests are not to be explained one by one.
+
+        `sightings` are what was seen before; without, nothing was.
+        """
         self._policy = policy
         self._policy_name = policy_name
         self._shadows = shadows
-        self._sightings = Sightings()
+        self._sightings = Sightings() if sightings is None else sightings
         self._decisions = decisions
         self._later = later
 

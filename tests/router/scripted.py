@@ -199,7 +199,14 @@ async def rig(count: int = 3, **changes: Any) -> AsyncIterator[Rig]:
         "probe_timeout_seconds": 1,
     } | changes.pop("fleet", {})
     config = RouterConfig.load(
-        flags={"listen": {"port": 0}, "fleet": fleet, "observe": {"access_log": False}, **changes}
+        flags={
+            "listen": {"port": 0},
+            "fleet": fleet,
+            "observe": {"access_log": False},
+            **changes,
+            # Who tests refusals does not wait for them, unless that is the test.
+            "limits": {"no_replica_wait_seconds": 0, **changes.get("limits", {})},
+        }
     )
     router = Router(config)
     await router.start()

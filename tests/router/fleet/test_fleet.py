@@ -152,7 +152,7 @@ async def test_members_follow_their_source(monkeypatch: pytest.MonkeyPatch) -> N
     for replica in replicas:
         await replica.start()
     source = _Listed()
-    monkeypatch.setattr("router.app._sources", lambda config: [source])
+    monkeypatch.setattr("router.app._sources", lambda *_: [source])
     async with rig(0) as up:
         source.listed = [Member(replica.url) for replica in replicas]
         await up.ready(3)
@@ -181,7 +181,7 @@ async def test_two_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
     for replica in replicas:
         await replica.start()
     source = _Listed()
-    monkeypatch.setattr("router.app._sources", lambda config: [source])
+    monkeypatch.setattr("router.app._sources", lambda *_: [source])
     async with rig(0) as up:
         source.listed = [Member(replica.url) for replica in replicas]
         await up.ready(2)
@@ -211,7 +211,7 @@ async def test_a_request_that_ends_after_its_replica_left_leaves_nothing(
 
     replica.answer = wait
     source = _Listed()
-    monkeypatch.setattr("router.app._sources", lambda config: [source])
+    monkeypatch.setattr("router.app._sources", lambda *_: [source])
     async with rig(0) as up:
         source.listed = [Member(replica.url)]
         await up.ready(1)

@@ -126,7 +126,7 @@ async def test_every_model_is_named_by_its_own_tokenizer(tmp_path: Path) -> None
                 assert status == 404
             else:
                 assert response.headers["x-kvring-tier"] == "tokens"
-        prepare = up.router.preparer.identity_of
+        prepare = up.router.preparer.namers.identity_of
         assert prepare("m").template_fingerprint != prepare("m2").template_fingerprint
         assert prepare("m3").kind == "bytes"
 

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from router.fleet.members import Member
 from tests.router.scripted import BODY, Handler, Rig, chunk, completion, rig, stream, until
 
 _STREAM = {**BODY, "stream": True}
@@ -337,7 +338,7 @@ async def test_an_answer_that_broke_off_in_its_headers_did_run() -> None:
         server = await asyncio.start_server(half, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         for member in up.router.fleet.replicas:
-            member.url = f"http://127.0.0.1:{port}"
+            member.told(Member(f"http://127.0.0.1:{port}", member.name))
         assert (await up.post())[0] == 502
         assert started == 1
         server.close()

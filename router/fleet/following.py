@@ -1,0 +1,82 @@
+"""Following: the KV events of one engine, for the digest that it does not publish itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from router.chain.namers import Namers
+from router.config import EventOptions
+from router.engines.engine import EngineFacts, EventSource
+from router.events.follower import Follower
+from router.fleet.replica import Replica
+
+
+class Following:
+    """Follows where an engine publishes, and makes its replica's digest of what is heard."""
+
+    def __init__(
+        self, replica: Replica, namers: Namers, options: EventOptions, clock: Callable[[], float]
+    ) -> None:
+        self._replica = replica
+        self._namers = namers
+        self._options = options
+        self._clock = clock
+        self._follower: Follower | None = None
+        self._followed: tuple[Sequence[EventSource], str] = ((), "")
+        self._version = -1
+
+    @property
+    def follower(self) -> Follower | None:
+        """Who listens; None where nobody does."""
+        return self._follower
+
+    async def take(self, facts: EngineFacts) -> None:
+        """Follow the sources that an engine names, or those of the options."""
+        model = facts.models[0] if facts.models else ""
+        if self._namers.by_tokens(model) is None:
+            # Events tell tokens: names by bytes cannot be compared with them.
+            await self.stop()
+            return
+        sources = facts.events or (self._configured(),)
+        if (sources, model) == self._followed:
+            return
+        await self.stop()
+        self._followed = (sources, model)
+        self._follower = Follower(
+            sources, self._namers.by_tokens, model, self._options.index_blocks, self._clock
+        )
+        self._follower.start()
+
+    async def publish(self) -> None:
+        """Let the replica have the digest of what is known now."""
+        follower, replica = self._follower, self._replica
+        if follower is None:
+            return
+        namer = self._namers.by_tokens(self._followed[1])
+        if namer is None:
+            return
+        version = follower.names_version
+        epoch = f"{replica.uid or replica.anonymous_name}:{follower.epoch}"
+        if version == self._version and replica.digest is not None and replica.digest.epoch == epoch:
+            replica.digest_still_true(self._clock())
+            return
+        digest = await follower.digest(namer.identity.fingerprint, epoch)
+        if digest is not None:
+            self._version = version
+            replica.take_digest(digest, self._clock())
+
+    async def stop(self) -> None:
+        """Follow nothing any more."""
+        follower, self._follower = self._follower, None
+        self._followed = ((), "")
+        self._version = -1
+        if follower is not None:
+            await follower.stop()
+
+    def _configured(self) -> EventSource:
+        host = urlsplit(self._replica.url).hostname or ""
+        address = f"[{host}]" if ":" in host else host
+        options = self._options
+        replay = f"tcp://{address}:{options.replay_port}" if options.replay_port else ""
+        return EventSource(f"tcp://{address}:{options.port}", replay, options.topic)

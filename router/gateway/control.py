@@ -1,0 +1,81 @@
+"""Control: what operators and probes ask of a router, on a port of its own or on the API's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from router.fleet.fleet import Fleet
+from router.gateway.debug import Debug
+from router.observe.metrics import RouterMetrics
+
+
+class Control:
+    """Handlers of probes, metrics and explanations."""
+
+    def __init__(self, fleet: Fleet, metrics: RouterMetrics, debug: Callable[[], Debug]) -> None:
+        """`debug` returns the explaining part as the options are now."""
+        self._fleet = fleet
+        self._metrics = metrics
+        self._debug = debug
+        self.draining = False
+
+    def add_probes_to(self, router: web.UrlDispatcher) -> None:
+        """Add what load balancers ask for."""
+        router.add_get("/healthz", self.healthz)
+        router.add_get("/readyz", self.readyz)
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Add everything else."""
+        router.add_get("/metrics", self.metrics)
+        # Always there, as options change while it runs; what is turned off answers 404.
+        router.add_post("/debug/explain", self.explain_body)
+        router.add_get("/debug/explain/{request_id}", self.explain_request)
+        router.add_get("/debug/layout", self.layout)
+        router.add_get("/debug/shadow", self.shadow)
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        """Tell that the process lives. Depends on nothing else."""
+        return web.json_response({"status": "ok"})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """Tell whether requests can be served. Never asks Redis."""
+        if self.draining:
+            return web.json_response({"status": "draining"}, status=503)
+        usable = self._fleet.routable_count
+        total = len(self._fleet.replicas)
+        if not usable:
+            return web.json_response({"status": "not ready", "reason": self._reason(total)}, status=503)
+        return web.json_response({"status": "ok", "usable_replicas": usable, "replicas": total})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Expose the metrics."""
+        self._fleet.observe()
+        return web.Response(
+            body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def explain_body(self, request: web.Request) -> web.Response:
+        """Rank for a request's body."""
+        return await self._debug().explain_body(request)
+
+    async def explain_request(self, request: web.Request) -> web.Response:
+        """Explain one of the last requests."""
+        return await self._debug().explain_request(request)
+
+    async def layout(self, request: web.Request) -> web.Response:
+        """Report what layouts cost."""
+        return await self._debug().layout(request)
+
+    async def shadow(self, request: web.Request) -> web.Response:
+        """Report on the shadow policies."""
+        return await self._debug().shadow(request)
+
+    def _reason(self, total: int) -> str:
+        if total:
+            return f"none of {total} replicas is usable"
+        silent = self._fleet.silent_sources
+        if silent:
+            return f"members are not known yet: no answer from {', '.join(silent)}"
+        return "the fleet has no replica"
