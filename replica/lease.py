@@ -55,10 +55,7 @@ class LeaseKeeper:
             with suppress(asyncio.CancelledError):
                 await self._task
             with suppress(Unreachable):
-                # Routers believe at once that one is gone that drained.
-                self._draining = True
-                await self._leases.keep(self._lease())
-                await self._leases.drop(self._uid)
+                await self._leases.drop(self._lease())
         await self._connection.close()
 
     async def _keep(self) -> None:

@@ -17,6 +17,8 @@ from router.shared.connection import Connection
 
 MOST_LEASES = 1024
 _LARGEST_DESCRIPTION_BYTES = 2048
+# Longer than from one reading to the next, hints aside.
+_FAREWELL_SECONDS = 2.0
 # Nothing is left behind by a pool that is no more.
 _FORGET_MS = 24 * 3600 * 1000
 
@@ -45,12 +47,6 @@ redis.call('PUBLISH', ARGV[6], ARGV[1])
 return before and 'changed' or 'new'
 """
 )
-_DROP = """
-local there = redis.call('ZREM', KEYS[1], ARGV[1])
-redis.call('HDEL', KEYS[2], ARGV[1])
-if there == 1 then redis.call('PUBLISH', ARGV[2], ARGV[1]) end
-return there
-"""
 _READ = (
     SWEEP
     + """
@@ -107,9 +103,10 @@ class Leases:
         )
         return str(answer, "ascii")
 
-    async def drop(self, uid: str) -> None:
-        """Give a lease up."""
-        await self._run(_DROP, uid, self.channel)
+    async def drop(self, lease: ReplicaLease) -> None:
+        """Give a lease up. It says that it drains for a moment more, so that no router takes it for lost."""
+        seconds = min(lease.seconds, _FAREWELL_SECONDS)
+        await self.keep(msgspec.structs.replace(lease, draining=True, seconds=seconds))
 
     async def read(self) -> Sequence[HeldLease]:
         """Return all leases; what does not read as one is left out."""

@@ -13,6 +13,10 @@ from router.fleet.members import Member
 from router.shared.connection import Unreachable
 from router.shared.leases import Leases, ReplicaLease
 
+# Until then a change is seen when the list is read.
+_LISTEN_AGAIN_SECONDS = 1.0
+_SHORTEST_WAIT_SECONDS = 0.2
+
 
 @dataclass(slots=True)
 class _Held:
@@ -52,7 +56,7 @@ class LeaseMembers:
                         told = members
                         yield members
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._options.refresh_seconds):
+                    async with asyncio.timeout(self._wait_seconds()):
                         await self._hint.wait()
                 self._hint.clear()
         finally:
@@ -63,7 +67,7 @@ class LeaseMembers:
             if self._leases.connection.up:
                 async for _ in self._leases.connection.listen(self._leases.channel):
                     self._hint.set()
-            await asyncio.sleep(self._options.refresh_seconds)
+            await asyncio.sleep(_LISTEN_AGAIN_SECONDS)
 
     async def _read(self) -> None:
         found = await self._leases.read()
@@ -79,6 +83,12 @@ class LeaseMembers:
             for uid, held in self._held.items()
             if held.listed or (now < held.until and not held.lease.draining)
         }
+
+    def _wait_seconds(self) -> float:
+        """Return how long the list may stand: no longer than the first lease in it that is not renewed."""
+        now = self._clock()
+        first = min((held.until - now for held in self._held.values()), default=float("inf"))
+        return min(self._options.refresh_seconds, max(_SHORTEST_WAIT_SECONDS, first))
 
     def _members(self) -> Sequence[Member]:
         """Return a member for each address: of two lives of one, the one that is listed, and renewed last."""
