@@ -2,8 +2,8 @@
 
     python helm/write_schema.py [--check]
 
-The rest of the schema is written by hand. With --check nothing is written, and exit 1 tells that
-it is out of step.
+The rest of the schema is written by hand, its definitions called chart.NAME. With --check nothing is
+written, and exit 1 tells that it is out of step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _OF_THE_CHART = {"router": (), "replica": ("name", "chain")}
 
 def completed(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the chart's schema with the programs' options as they are now."""
+    own = {name: found for name, found in schema["$defs"].items() if name.startswith("chart.")}
     definitions = {
+        **own,
         **_definitions("router", RouterConfig),
         **_definitions("replica", ReplicaOptions),
     }

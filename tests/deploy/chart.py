@@ -12,6 +12,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "kvring"
+# The documented values: the chart's own, and each example over them.
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 
 Manifest = dict[str, Any]
@@ -44,6 +45,21 @@ class Rendered:
         """What makes pods."""
         return self.all("Deployment") + self.all("StatefulSet")
 
+    @property
+    def router(self) -> Manifest:
+        """The router's Deployment."""
+        return self.part("router")
+
+    @property
+    def replica(self) -> Manifest:
+        """What makes the replicas' pods."""
+        return self.part("replica")
+
+    def part(self, component: str) -> Manifest:
+        """What makes this component's pods."""
+        (found,) = [one for one in self.workloads() if component_of(one) == component]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
@@ -72,6 +88,12 @@ class Chart:
 
 def _files(files: tuple[Path, ...]) -> list[str]:
     return [argument for file in files for argument in ("--values", str(file))]
+
+
+def component_of(manifest: Manifest) -> str:
+    """What it is of."""
+    component: str = manifest["metadata"]["labels"]["app.kubernetes.io/component"]
+    return component
 
 
 def pod_of(workload: Manifest) -> dict[str, Any]:

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.chart import Chart
-from tests.deploy.tools import ToolMissing, helm_binary
+from tests.deploy.tools import ToolMissing, crd_models, helm_binary
 
 
 @pytest.fixture(scope="session")
 def helm() -> Path:
     """A real helm; tests are skipped where it cannot be had, but never in continuous integration."""
+    return _had(helm_binary)
+
+
+@pytest.fixture(scope="session")
+def crds() -> Path:
+    """Models of CRDs for node; skipped and failed as helm is."""
+    return _had(crd_models)
+
+
+def _had(tool: Callable[[], Path]) -> Path:
     try:
-        return helm_binary()
+        return tool()
     except ToolMissing as error:
         if os.environ.get("CI") == "true":
             raise
-        pytest.skip(f"no helm: {error}")
+        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ from replica.app import start
 from replica.options import ReplicaOptions
 from router.app import Router
 from router.config import RouterConfig
-from tests.deploy.chart import EXAMPLES, Chart, Manifest, Rendered, container_of, pod_of
+from tests.deploy.chart import EXAMPLES, Chart, Manifest, Rendered, component_of, container_of, pod_of
 
 # As a pod whose program reads options from its environment would see them.
 _POD = "kvring-replica-2"
 _SEED = "not to be guessed"
+_REDIS = "redis://:password@redis:6379"
+_SECRETS = {"kvring-seed": _SEED, "seed": _SEED, "kvring-redis": _REDIS, "redis": _REDIS}
 _AWKWARD = "quotes \" and ', a \\, a\ttab, a\nline, <&>, {{ braces }}, é, 🜁 = [#]"
 
 
@@ -41,7 +45,7 @@ def _set_environment(workload: Manifest, monkeypatch: pytest.MonkeyPatch) -> Non
         if source.get("fieldRef", {}).get("fieldPath") == "metadata.name":
             monkeypatch.setenv(variable["name"], _POD)
         elif "secretKeyRef" in source:
-            monkeypatch.setenv(variable["name"], _SEED)
+            monkeypatch.setenv(variable["name"], _SECRETS[source["secretKeyRef"]["name"]])
         else:
             monkeypatch.setenv(variable["name"], variable["value"])
 
@@ -50,25 +54,76 @@ def _router_config(
     chart: Chart, scratch: Path, values: dict[str, Any] | None = None, *files: Path
 ) -> RouterConfig:
     rendered = chart.render(values, *files)
-    return RouterConfig.load(_mounted(rendered, rendered.one("Deployment"), scratch))
+    return RouterConfig.load(_mounted(rendered, rendered.router, scratch))
 
 
 def test_routers_find_replicas_and_tokenizer_by_default(chart: Chart, tmp_path: Path) -> None:
     rendered = chart.render(name="prod")
-    config = RouterConfig.load(_mounted(rendered, rendered.one("Deployment"), tmp_path))
-    replicas = rendered.one("StatefulSet")
-    assert config.fleet.dns.host == replicas["spec"]["serviceName"]
-    assert config.fleet.dns.port == container_of(replicas)["ports"][0]["containerPort"]
-    assert config.listen.port == container_of(rendered.one("Deployment"))["ports"][0]["containerPort"]
-    own = ReplicaOptions.load(_mounted(rendered, replicas, tmp_path))
+    config = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
+    service = rendered.one("Service", config.fleet.kubernetes.service)
+    assert service["metadata"]["name"] == rendered.replica["spec"]["serviceName"]
+    assert config.fleet.kubernetes.port in [port["name"] for port in service["spec"]["ports"]]
+    assert not config.fleet.dns.host
+    ports = {port["name"]: port["containerPort"] for port in container_of(rendered.router)["ports"]}
+    assert ports == {"http": config.listen.port, "control": config.control.port}
+    own = ReplicaOptions.load(_mounted(rendered, rendered.replica, tmp_path))
     assert config.models[own.model].tokenizer_directory == Path("/opt/tokenizers/smollm2-135m-instruct")
+
+
+def test_routers_find_replicas_by_dns_where_told(chart: Chart, tmp_path: Path) -> None:
+    values: dict[str, Any] = {"router": {"discovery": "dns"}}
+    rendered = chart.render(values)
+    config = _router_config(chart, tmp_path, values)
+    assert config.fleet.dns.host == rendered.replica["spec"]["serviceName"]
+    assert config.fleet.dns.port == container_of(rendered.replica)["ports"][0]["containerPort"]
+    assert not config.fleet.kubernetes.service
+
+
+def test_a_way_to_the_fleet_that_values_tell_is_kept(chart: Chart, tmp_path: Path) -> None:
+    fleet: dict[str, Any] = {"kubernetes": {"service": "other", "namespace": "there"}}
+    config = _router_config(chart, tmp_path, {"router": {"config": {"fleet": fleet}}})
+    assert (config.fleet.kubernetes.service, config.fleet.kubernetes.namespace) == ("other", "there")
+    assert not config.fleet.dns.host
+
+
+def test_leases_are_read_with_the_secret_s_redis(
+    chart: Chart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {
+        "redisSecret": {"name": "redis"},
+        "router": {"discovery": "none", "config": {"fleet": {"leases": {"enabled": True}}}},
+    }
+    rendered = chart.render(values)
+    _set_environment(rendered.router, monkeypatch)
+    config = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
+    assert config.redis.url.get_secret_value() == _REDIS
+    assert config.fleet.leases.enabled
+
+
+def test_pickers_read_the_routers_options_and_listen(
+    chart: Chart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered = chart.render({"picker": {"enabled": True}})
+    picker = rendered.part("picker")
+    assert container_of(picker)["command"] == ["kvring", "picker"]
+    router = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
+    _set_environment(picker, monkeypatch)
+    config = RouterConfig.load(_mounted(rendered, picker, tmp_path))
+    assert config.fleet == router.fleet
+    ports = {port["name"]: port["containerPort"] for port in container_of(picker)["ports"]}
+    assert (config.picker.host, config.control.host) == ("0.0.0.0", "0.0.0.0")
+    assert ports == {
+        "ext-proc": config.picker.port,
+        "health": config.picker.health_port,
+        "control": config.control.port,
+    }
 
 
 def test_replicas_are_named_as_their_pods(
     chart: Chart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendered = chart.render()
-    replicas = rendered.one("StatefulSet")
+    replicas = rendered.replica
     _set_environment(replicas, monkeypatch)
     options = ReplicaOptions.load(_mounted(rendered, replicas, tmp_path))
     assert options.name == _POD
@@ -86,8 +141,8 @@ def test_routers_and_replicas_share_the_chain(
     rendered = chart.render(values)
     for workload in rendered.workloads():
         _set_environment(workload, monkeypatch)
-    router = RouterConfig.load(_mounted(rendered, rendered.one("Deployment"), tmp_path))
-    replica = ReplicaOptions.load(_mounted(rendered, rendered.one("StatefulSet"), tmp_path))
+    router = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
+    replica = ReplicaOptions.load(_mounted(rendered, rendered.replica, tmp_path))
     assert router.chain == replica.chain
     assert router.chain.block_tokens == 32
     assert router.chain.seed == (_SEED if secret else "in the open")
@@ -96,23 +151,34 @@ def test_routers_and_replicas_share_the_chain(
 def test_a_fleet_of_ones_own_has_no_replicas_of_the_chart(chart: Chart, tmp_path: Path) -> None:
     (vllm,) = [example for example in EXAMPLES if example.stem == "vllm"]
     rendered = chart.render({}, vllm)
-    assert not rendered.all("StatefulSet")
-    assert len(rendered.all("Service")) == len(rendered.all("PodDisruptionBudget")) == 1
+    assert rendered.workloads() == [rendered.router]
+    assert len(rendered.all("PodDisruptionBudget")) == len(rendered.all("ServiceAccount")) == 1
     config = _router_config(chart, tmp_path, {}, vllm)
-    assert [replica.name for replica in config.fleet.replicas] == ["vllm-0", "vllm-1"]
+    assert (config.fleet.kubernetes.service, config.fleet.kubernetes.namespace) == ("vllm", "inference")
+    assert (config.fleet.engine, config.fleet.events.source) == ("vllm", "replica")
     assert not config.fleet.dns.host
     assert list(config.models) == ["meta-llama/Llama-3.1-8B-Instruct"]
 
 
-def test_gpus_are_asked_for_and_used(chart: Chart, tmp_path: Path) -> None:
+def test_gpus_are_used(chart: Chart, tmp_path: Path) -> None:
     (gpu,) = [example for example in EXAMPLES if example.stem == "gpu"]
     rendered = chart.render({}, gpu)
-    replicas = rendered.one("StatefulSet")
-    assert container_of(replicas)["resources"]["limits"]["nvidia.com/gpu"] == 1
-    options = ReplicaOptions.load(_mounted(rendered, replicas, tmp_path))
+    options = ReplicaOptions.load(_mounted(rendered, rendered.replica, tmp_path))
     assert options.torch.device == "cuda"
-    config = RouterConfig.load(_mounted(rendered, rendered.one("Deployment"), tmp_path))
+    config = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
     assert list(config.models) == [options.model]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
+def test_programs_accept_the_options_of_examples(
+    chart: Chart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Path
+) -> None:
+    rendered = chart.render({}, example)
+    for workload in rendered.workloads():
+        with monkeypatch.context() as environment:
+            _set_environment(workload, environment)
+            options = ReplicaOptions if component_of(workload) == "replica" else RouterConfig
+            options.load(_mounted(rendered, workload, tmp_path))
 
 
 def test_any_value_survives_the_way_to_the_program(chart: Chart, tmp_path: Path) -> None:
@@ -143,22 +209,29 @@ def test_any_value_survives_the_way_to_the_program(chart: Chart, tmp_path: Path)
     assert config.fleet.state_poll_seconds == 0.5
 
 
-async def test_programs_answer_where_the_chart_probes(chart: Chart, tmp_path: Path) -> None:
+@pytest.mark.parametrize("control", [0, None])
+async def test_programs_answer_where_the_chart_probes(
+    chart: Chart, tmp_path: Path, control: int | None
+) -> None:
     rendered = chart.render()
-    deployment, replicas = rendered.one("Deployment"), rendered.one("StatefulSet")
     # The echo runner stands for the model, which needs seconds to load.
     replica = await start(
         ReplicaOptions.load(
-            _mounted(rendered, replicas, tmp_path),
+            _mounted(rendered, rendered.replica, tmp_path),
             {"host": "127.0.0.1", "port": 0, "runner": "echo", "model_directory": "", "drain_seconds": 0},
         )
     )
     router = Router(
         RouterConfig.load(
-            _mounted(rendered, deployment, tmp_path),
+            _mounted(rendered, rendered.router, tmp_path),
             {
                 "listen": {"host": "127.0.0.1", "port": 0},
-                "fleet": {"dns": {"host": "localhost", "port": replica.port}, "state_poll_seconds": 0.02},
+                "control": {"host": "127.0.0.1", "port": control},
+                "fleet": {
+                    "kubernetes": {"service": ""},
+                    "dns": {"host": "localhost", "port": replica.port},
+                    "state_poll_seconds": 0.02,
+                },
                 # The image's tokenizer is not here.
                 "models": {replica.options.model: {"tokenizer_directory": None}},
             },
@@ -167,13 +240,33 @@ async def test_programs_answer_where_the_chart_probes(chart: Chart, tmp_path: Pa
     try:
         await router.start()
         async with aiohttp.ClientSession() as client:
-            for workload, url in ((deployment, router.address), (replicas, replica.url)):
+            for workload, url in ((rendered.router, router.control_address), (rendered.replica, replica.url)):
                 for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                     path = container_of(workload)[probe]["httpGet"]["path"]
                     await _until_ok(client, url + path)
+                # Where monitors look.
+                await _until_ok(client, f"{url}/metrics")
+        answered = await asyncio.to_thread(_helm_test, rendered, router)
+        assert f"served: {replica.options.model}" in answered
     finally:
         await router.stop()
         await replica.stop()
+
+
+def _helm_test(rendered: Rendered, router: Router) -> str:
+    """Run the script of `helm test` against this router, and return what it prints."""
+    (container,) = rendered.one("Pod")["spec"]["containers"]
+    script, ready, models = container["args"]
+    assert container["command"] == ["python", "-c"]
+    addresses = [
+        router.control_address + ready.removeprefix("http://kvring-control:8081"),
+        router.address + models.removeprefix("http://kvring-router:80"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *addresses], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 async def _until_ok(client: aiohttp.ClientSession, url: str) -> None:

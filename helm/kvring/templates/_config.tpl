@@ -47,24 +47,44 @@
 {{- end }}
 {{- end }}
 
+{{/* The fleet's options as JSON, with the chart's own replicas in them where values tell no other way to them. */}}
+{{- define "kvring.fleet" -}}
+{{- $fleet := deepCopy (default dict .Values.router.config.fleet) -}}
+{{- $dns := default dict $fleet.dns -}}
+{{- $slices := default dict $fleet.kubernetes -}}
+{{- if .Values.replica.enabled -}}
+{{- if or $dns.host $slices.service -}}
+{{- else if eq .Values.router.discovery "kubernetes" -}}
+{{- $_ := set $fleet "kubernetes" (merge (dict "service" (include "kvring.replica" .) "port" "http") $slices) -}}
+{{- else if eq .Values.router.discovery "dns" -}}
+{{- /* The short name: the first search domain of a pod's resolver finds it, whatever the cluster's domain. */ -}}
+{{- $own := dict "host" (include "kvring.replica" .) "port" .Values.replica.config.port -}}
+{{- $_ := set $fleet "dns" (merge $own $dns) -}}
+{{- else if not (or $fleet.replicas (dig "leases" "enabled" false $fleet)) -}}
+{{- fail "router.discovery is none and router.config.fleet tells no other way to the replicas" -}}
+{{- end -}}
+{{- else if not (or $dns.host $slices.service $fleet.replicas (dig "leases" "enabled" false $fleet)) -}}
+{{- fail "replica.enabled is false and router.config.fleet names no replicas, kubernetes.service, dns.host or leases: nobody would answer" -}}
+{{- end -}}
+{{- toRawJson $fleet -}}
+{{- end }}
+
+{{/* Where EndpointSlices are read: a namespace, or nothing. */}}
+{{- define "kvring.slices.namespace" -}}
+{{- $slices := default dict (include "kvring.fleet" . | fromJson).kubernetes -}}
+{{- if $slices.service }}{{ default .Release.Namespace $slices.namespace }}{{ end -}}
+{{- end }}
+
 {{- define "kvring.router.toml" -}}
 {{- $config := deepCopy .Values.router.config -}}
-{{- $fleet := default dict $config.fleet -}}
-{{- $dns := default dict $fleet.dns -}}
-{{- if .Values.replica.enabled -}}
-{{- $own := .Values.replica.config -}}
-{{- if not $dns.host -}}
-{{- /* The short name: the first search domain of a pod's resolver finds it, whatever the cluster's domain. */ -}}
-{{- $dns = merge (dict "host" (include "kvring.replica" .) "port" $own.port) $dns -}}
-{{- $_ := set $config "fleet" (merge (dict "dns" $dns) $fleet) -}}
+{{- with include "kvring.fleet" . | fromJson -}}
+{{- $_ := set $config "fleet" . -}}
 {{- end -}}
+{{- $own := .Values.replica.config -}}
 {{- $models := default dict $config.models -}}
-{{- if and (eq $own.model_directory "/opt/models/smollm2-135m-instruct") (not (hasKey $models $own.model)) -}}
+{{- if and .Values.replica.enabled (eq $own.model_directory "/opt/models/smollm2-135m-instruct") (not (hasKey $models $own.model)) -}}
 {{- $tokenizer := dict "tokenizer_directory" "/opt/tokenizers/smollm2-135m-instruct" -}}
 {{- $_ := set $config "models" (merge (dict $own.model $tokenizer) $models) -}}
-{{- end -}}
-{{- else if not (or $dns.host $fleet.replicas) -}}
-{{- fail "replica.enabled is false and router.config.fleet names neither replicas nor dns.host: nobody would answer" -}}
 {{- end -}}
 {{- include "kvring.toml" $config | trim -}}
 {{- end }}
@@ -75,4 +95,9 @@
 {{- $_ := set $config "chain" . -}}
 {{- end -}}
 {{- include "kvring.toml" $config | trim -}}
+{{- end }}
+
+{{/* The name of the port with probes and metrics. */}}
+{{- define "kvring.router.control" -}}
+{{- if kindIs "invalid" (default dict .Values.router.config.control).port }}http{{ else }}control{{ end -}}
 {{- end }}

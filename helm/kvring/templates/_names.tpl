@@ -19,11 +19,19 @@
 
 {{- define "kvring.replica" -}}{{ include "kvring.fullname" . }}-replica{{- end }}
 
-{{- define "kvring.serviceAccount" -}}
-{{- if .Values.serviceAccount.create -}}
-{{- default (include "kvring.fullname" .) .Values.serviceAccount.name -}}
+{{- define "kvring.picker" -}}{{ include "kvring.fullname" . }}-picker{{- end }}
+
+{{- define "kvring.control" -}}{{ include "kvring.fullname" . }}-control{{- end }}
+
+{{/* Takes (list root component). Pickers share the routers' account, since they look for the same replicas. */}}
+{{- define "kvring.account" -}}
+{{- $root := index . 0 -}}
+{{- $component := ternary "replica" "router" (eq (index . 1) "replica") -}}
+{{- $account := (get $root.Values $component).serviceAccount -}}
+{{- if $account.create -}}
+{{- default (include (printf "kvring.%s" $component) $root) $account.name -}}
 {{- else -}}
-{{- default "default" .Values.serviceAccount.name -}}
+{{- default "default" $account.name -}}
 {{- end -}}
 {{- end }}
 
@@ -43,6 +51,22 @@ app.kubernetes.io/part-of: kvring
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Takes (list root component name): what every object begins with. */}}
+{{- define "kvring.metadata" -}}
+name: {{ index . 2 }}
+namespace: {{ (index . 0).Release.Namespace }}
+labels:
+  {{- include "kvring.labels" (list (index . 0) (index . 1)) | nindent 2 }}
+{{- end }}
+
+{{/* The components that run, as JSON of their values. */}}
+{{- define "kvring.components" -}}
+{{- $found := dict "router" .Values.router -}}
+{{- if .Values.replica.enabled }}{{ $_ := set $found "replica" .Values.replica }}{{ end -}}
+{{- if .Values.picker.enabled }}{{ $_ := set $found "picker" .Values.picker }}{{ end -}}
+{{- toRawJson $found -}}
 {{- end }}
 
 {{/* Takes (list root image). */}}

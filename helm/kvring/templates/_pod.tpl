@@ -1,11 +1,36 @@
-{{/* What the pods of routers and replicas have in common. */}}
+{{/* What the pods of routers, replicas and pickers have in common. */}}
 
-{{/* Takes (list root component values). */}}
+{{/* Takes (list root component checksum): labels and annotations of its pods. */}}
+{{- define "kvring.pod.metadata" -}}
+{{- $root := index . 0 -}}
+{{- $values := get $root.Values (index . 1) -}}
+labels:
+  # No versions here: a new chart alone must not restart pods, whose caches would be lost.
+  {{- include "kvring.selector" (list $root (index . 1)) | nindent 2 }}
+  app.kubernetes.io/part-of: kvring
+  {{- with $values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- $checksum := index . 2 }}
+{{- if or $checksum $values.podAnnotations }}
+annotations:
+  {{- with $checksum }}
+  checksum/config: {{ . }}
+  {{- end }}
+  {{- with $values.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Takes (list root component). */}}
 {{- define "kvring.pod.common" -}}
 {{- $root := index . 0 -}}
-{{- $values := index . 2 -}}
-serviceAccountName: {{ include "kvring.serviceAccount" $root }}
-automountServiceAccountToken: false
+{{- $component := index . 1 -}}
+{{- $values := get $root.Values $component -}}
+serviceAccountName: {{ include "kvring.account" . }}
+# Only who asks for EndpointSlices has a token.
+automountServiceAccountToken: {{ and (ne $component "replica") (ne (include "kvring.slices.namespace" $root) "") }}
 # Otherwise a Service called kvring-replica would set KVRING_REPLICA_PORT, which the program reads as its own.
 enableServiceLinks: false
 securityContext:
@@ -15,21 +40,35 @@ securityContext:
   seccompProfile:
     type: RuntimeDefault
 topologySpreadConstraints:
+{{- with $values.topologySpreadConstraints }}
+  {{- toYaml . | nindent 2 }}
+{{- else }}
   - maxSkew: 1
     topologyKey: kubernetes.io/hostname
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
-        {{- include "kvring.selector" (list $root (index . 1)) | nindent 8 }}
+        {{- include "kvring.selector" . | nindent 8 }}
+{{- end }}
 {{- with $root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- range $field := list "nodeSelector" "tolerations" "affinity" "priorityClassName" "runtimeClassName" }}
+{{- range $field := list "nodeSelector" "affinity" "priorityClassName" "runtimeClassName" }}
 {{- with get $values $field }}
 {{ $field }}:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+{{- $tolerations := $values.tolerations }}
+{{- with $values.gpu }}
+{{- if .count }}
+{{- $tolerations = append $tolerations (dict "key" .resource "operator" "Exists" "effect" "NoSchedule") }}
+{{- end }}
+{{- end }}
+{{- with $tolerations | uniq }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -40,9 +79,9 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Takes (list root variable): the secret seed, where there is one. */}}
-{{- define "kvring.seed" -}}
-{{- with (index . 0).Values.chainSeedSecret }}
+{{/* Takes (list secret variable): one variable out of a Secret, where there is one. */}}
+{{- define "kvring.secret" -}}
+{{- with index . 0 }}
 {{- if .name }}
 - name: {{ index $ 1 }}
   valueFrom:
@@ -53,8 +92,24 @@ capabilities:
 {{- end }}
 {{- end }}
 
+{{/* For what reads the router's options. */}}
+{{- define "kvring.router.secrets" -}}
+{{- include "kvring.secret" (list .Values.chainSeedSecret "KVRING_CHAIN__SEED") }}
+{{- include "kvring.secret" (list .Values.redisSecret "KVRING_REDIS__URL") }}
+{{- end }}
+
+{{- define "kvring.replica.secrets" -}}
+{{- include "kvring.secret" (list .Values.chainSeedSecret "KVRING_REPLICA_CHAIN__SEED") }}
+{{- end }}
+
+{{/* Ports of replicas that routers reach, as a NetworkPolicy names them. */}}
+{{- define "kvring.replica.open" -}}
+- {port: http, protocol: TCP}
+{{- end }}
+
 {{/* Takes (list configMap values). */}}
 {{- define "kvring.mounts" -}}
+# The whole directory: a single file would not follow changes of the ConfigMap.
 - name: config
   mountPath: /etc/kvring
   readOnly: true
@@ -75,5 +130,12 @@ capabilities:
     sizeLimit: 256Mi
 {{- with (index . 1).extraVolumes }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Takes values: how many pods, unless something scales them. */}}
+{{- define "kvring.count" -}}
+{{- if not (default dict .autoscaling).kind -}}
+replicas: {{ .replicas }}
 {{- end }}
 {{- end }}
