@@ -6,7 +6,7 @@ from collections.abc import Sequence as Ordered
 from typing import Protocol
 
 from replica.batch import Batch, Sampling, Work
-from replica.block_pool import BlockPool
+from replica.block_pool import BlockPool, PoolObserver
 from replica.load import PrefillMeter, WorkLoad
 from replica.scheduler import Scheduler
 from replica.sequence import Finish, Sequence
@@ -74,13 +74,14 @@ class Drive:
         reuse: bool = True,
         block_tokens: int = BLOCK,
         runner: Computes | None = None,
+        observer: PoolObserver | None = None,
     ) -> None:
-        self._namer = ChainNamer("sha256", "test", block_tokens, None)
-        self.pool = BlockPool(block_count)
+        self.namer = ChainNamer("sha256", "test", block_tokens, None)
+        self.pool = BlockPool(block_count, block_tokens, observer)
         self.load = WorkLoad(PrefillMeter(PrefillCost()))
         self.scheduler = Scheduler(
             self.pool,
-            self._namer,
+            self.namer,
             self.load,
             block_tokens=block_tokens,
             max_running=max_running,
@@ -93,10 +94,12 @@ class Drive:
         self.finished: dict[int, Finish] = {}
         self._next_id = 0
 
-    def add(self, prompt: Ordered[int], max_tokens: int = 3, salt: str | None = None) -> int:
+    def add(
+        self, prompt: Ordered[int], max_tokens: int = 3, salt: str | None = None, prewarm: bool = False
+    ) -> int:
         """Queue a prompt; return its id."""
         keys = Keys("m", salt=salt)
-        chain = self._namer.chain_of_tokens(prompt, keys)
+        chain = self.namer.chain_of_tokens(prompt, keys)
         self._next_id += 1
         sequence = Sequence(
             list(prompt),
@@ -105,17 +108,22 @@ class Drive:
             {0: keys.of_first_block()},
             Sampling(),
             max_tokens,
+            salt=salt,
+            prewarm=prewarm,
             id=self._next_id,
         )
         self.sequences[sequence.id] = sequence
         self.answers[sequence.id] = []
-        self.scheduler.foresee(sequence)
+        if not prewarm:
+            self.scheduler.foresee(sequence)
         self.scheduler.add(sequence)
         return sequence.id
 
     def step(self) -> Step | None:
         """Run one step; None when there was nothing to do."""
         step = self.scheduler.schedule()
+        for output in self.scheduler.take_ended():
+            self._note(output)
         if step is not None:
             self.load.begin_step(step.prefill, step.decodes)
             sampled = self.runner.run(step.batch)
