@@ -157,7 +157,9 @@ class Fleet:
     def _who_serves(self, model: str) -> Roster:
         serving = [replica for replica in self._routable() if model in replica.models]
         # Dead ones too: what is home must not change for those that live on.
-        members = tuple(sorted(r.name for r in self._replicas.values() if r.name and model in r.models))
+        members = tuple(
+            sorted(r.name for r in self._replicas.values() if r.name and model in r.models and not r.twin)
+        )
         roster = Roster(
             names=tuple(replica.name for replica in serving),
             epochs=tuple(replica.epoch for replica in serving),

@@ -100,25 +100,27 @@ class Poller:
         if after is not before:
             log.info("replica %s is %s", replica.name or replica.url, after.value)
 
-    async def _pause(self, asked_at: float) -> None:
-        """Wait until it should be asked again: who tells its load with its answers need not be."""
+    def due_at(self, asked_at: float) -> float:
+        """Return when to ask again: after the interval without news, at the latest after a longer one.
+
+        Who tells its load with its answers need not be asked for it, only who it is and what it holds.
+        """
         replica, options = self._replica, self.options
         share = self._fleet_size() / options.polls_per_second
         interval = max(options.state_poll_seconds, share)
-        idle = max(interval, options.idle_poll_seconds)
-        if share > options.state_poll_seconds and replica.health.standing is Standing.READY and replica.idle:
-            interval = idle
-        interval *= random.uniform(1 - _JITTER, 1 + _JITTER)
-        while (now := self._clock()) < asked_at + idle:
-            # What an answer told while this waited counts as if it had been asked for then.
-            due = max(asked_at, replica.load.heard_at) + interval
-            if now >= due or replica.health.standing is not Standing.READY:
-                break
-            await asyncio.sleep(min(due, asked_at + idle) - now)
-        else:
-            return
+        longest = max(interval, options.idle_poll_seconds)
         if replica.health.standing is not Standing.READY:
-            await asyncio.sleep(max(0.0, asked_at + interval - self._clock()))
+            return asked_at + interval
+        if replica.idle and share > options.state_poll_seconds:
+            # Polls are short: those that do nothing leave theirs to the others.
+            return asked_at + longest
+        return min(max(asked_at, replica.load.heard_at) + interval, asked_at + longest)
+
+    async def _pause(self, asked_at: float) -> None:
+        """Wait until it should be asked again; answers may put that off meanwhile."""
+        late = random.uniform(1 - _JITTER, 1 + _JITTER)
+        while (left := asked_at + (self.due_at(asked_at) - asked_at) * late - self._clock()) > 0:  # noqa: ASYNC110 - time passes
+            await asyncio.sleep(left)
 
     async def _ask(self, asked_at: float) -> None:
         replica = self._replica

@@ -16,7 +16,7 @@ from router.app import Router
 from router.chain.chain import ChainIdentity
 from router.chain.namer import ChainNamer
 from router.config import RouterConfig
-from router.wire.report import LoadReport, PrefillCost, ReplicaState
+from router.wire.report import LONG_SECONDS, ORCA_HEADER, LoadReport, PrefillCost, ReplicaState
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -62,6 +62,9 @@ class ScriptedReplica:
         self.states_asked = 0
         self.work_seconds = 0.0
         self.draining = False
+        self.serving_seconds = LONG_SECONDS
+        # Whether answers carry its load.
+        self.tells_load = False
         self.identity: ChainIdentity = ChainNamer("sha256", "kvring", 16, None).identity
         self.closed = 0
         self.running = 0
@@ -94,7 +97,8 @@ class ScriptedReplica:
             self.requests.append(request)
             if self.answer is not None:
                 return await self.answer(request)
-            return web.json_response(completion())
+            headers = {ORCA_HEADER: self._report().to_orca()} if self.tells_load else None
+            return web.json_response(completion(), headers=headers)
         except asyncio.CancelledError:
             self.closed += 1
             raise
@@ -105,21 +109,25 @@ class ScriptedReplica:
         self.states_asked += 1
         if self.state_status != 200:
             return web.json_response({}, status=self.state_status)
-        self._sequence += 1
         state = ReplicaState(
             name=self.name,
             uid=self.uid,
             cache_epoch=0,
             models=self.models,
             chain=self.identity,
-            load=LoadReport(self.work_seconds, self.running, 0, 0.0, self._sequence),
+            load=self._report(),
             prefill=PrefillCost(),
             context_tokens=8192,
             block_count=100,
             free_blocks=100,
             draining=self.draining,
+            serving_seconds=self.serving_seconds,
         )
         return web.json_response(state.to_json())
+
+    def _report(self) -> LoadReport:
+        self._sequence += 1
+        return LoadReport(self.work_seconds, self.running, 0, 0.0, self._sequence)
 
     async def _digest(self, request: web.Request) -> web.Response:
         return web.json_response({}, status=404)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from router.chain.digest import Digest
 from router.config import RouterConfig
 from router.fleet.members import Member
 from router.settings import SettingsError
+from tests.router.fleet.listed import Listed
 from tests.router.scripted import BODY, ScriptedReplica, rig, until
 
 
@@ -130,28 +130,11 @@ async def test_an_engine_without_state_is_known_by_its_health_and_models() -> No
     await runner.cleanup()
 
 
-class _Listed:
-    """A source that lists what it is told to."""
-
-    kind = "script"
-
-    def __init__(self) -> None:
-        self.listed: Sequence[Member] | None = ()
-
-    async def watch(self) -> AsyncIterator[Sequence[Member]]:
-        told: Sequence[Member] | None = None
-        while True:
-            if self.listed is not None and self.listed != told:
-                told = self.listed
-                yield told
-            await asyncio.sleep(0.02)
-
-
 async def test_members_follow_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = [ScriptedReplica(f"pod-{index}") for index in range(3)]
     for replica in replicas:
         await replica.start()
-    source = _Listed()
+    source = Listed()
     monkeypatch.setattr("router.app._sources", lambda *_: [source])
     async with rig(0) as up:
         source.listed = [Member(replica.url) for replica in replicas]
@@ -178,9 +161,10 @@ async def test_members_follow_their_source(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_two_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = [ScriptedReplica("twin"), ScriptedReplica("twin")]
+    replicas[1].uid = "another"
     for replica in replicas:
         await replica.start()
-    source = _Listed()
+    source = Listed()
     monkeypatch.setattr("router.app._sources", lambda *_: [source])
     async with rig(0) as up:
         source.listed = [Member(replica.url) for replica in replicas]
@@ -210,7 +194,7 @@ async def test_a_request_that_ends_after_its_replica_left_leaves_nothing(
         return web.json_response({"choices": []})
 
     replica.answer = wait
-    source = _Listed()
+    source = Listed()
     monkeypatch.setattr("router.app._sources", lambda *_: [source])
     async with rig(0) as up:
         source.listed = [Member(replica.url)]

@@ -1,0 +1,59 @@
+"""Polls: only of the silent, and never more than a router's budget, however many replicas there are."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from router.chain.namers import Namers
+from router.chain.options import ChainOptions
+from router.config import FleetOptions
+from router.fleet.board import Board
+from router.fleet.calibration import Calibration
+from router.fleet.members import Member
+from router.fleet.poller import Poller
+from router.fleet.replica import Replica
+from router.wire.report import LoadReport
+from tests.router.scripted import rig
+
+
+def _poller(session: aiohttp.ClientSession, size: int) -> tuple[Replica, Poller]:
+    options = FleetOptions()
+    replica = Replica(Member("http://127.0.0.1:9", "r"), 2, Board(), Calibration(options.calibration))
+    namers = Namers(ChainOptions(), {})
+    return replica, Poller(replica, session, options, namers, lambda: 0.0, lambda: None, lambda: size)
+
+
+@pytest.mark.parametrize(("size", "idle", "busy"), [(3, 0.25, 0.25), (50, 0.25, 0.25), (256, 2.0, 1.28)])
+async def test_a_fleet_is_polled_within_the_budget(size: int, idle: float, busy: float) -> None:
+    async with aiohttp.ClientSession() as session:
+        replica, poller = _poller(session, size)
+        replica.health.probe_passed(0.0)
+        assert poller.due_at(100.0) == pytest.approx(100.0 + idle)
+        lease = replica.load.open(1.0, 100.0)
+        assert poller.due_at(100.0) == pytest.approx(100.0 + busy)
+        # All of them, by eight routers: polls a second.
+        assert 8 * size / busy <= 8 * FleetOptions().polls_per_second + 1e-6
+        # Its answers tell: it is asked when they stop, and now and then for who it is.
+        replica.load.answered(lease, LoadReport(1.0, 1, 0, 0.0, 1), 100.2)
+        assert poller.due_at(100.0) == pytest.approx(min(100.2 + busy, 102.0))
+        replica.load.reported(LoadReport(1.0, 1, 0, 0.0, 2), 101.9, 101.9)
+        assert poller.due_at(100.0) == pytest.approx(102.0)
+
+
+async def test_who_answers_is_not_asked() -> None:
+    """One of two replicas tells its load on every answer, the other never does."""
+    async with rig(
+        2, fleet={"state_poll_seconds": 0.05, "idle_poll_seconds": 600}, policy={"name": "round_robin"}
+    ) as up:
+        talkative, silent = up.replicas
+        talkative.tells_load = True
+        before = talkative.states_asked, silent.states_asked
+        for _ in range(60):
+            await up.post()
+            await asyncio.sleep(0.01)
+        asked = talkative.states_asked - before[0], silent.states_asked - before[1]
+        assert asked[0] <= 2
+        assert asked[1] >= 5

@@ -1,0 +1,72 @@
+"""A fleet that has nobody for a while: requests wait, bounded, and do not storm the first that returns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from tests.router.scripted import BODY, rig, until
+
+_WAITS = {"no_replica_wait_seconds": 10.0}
+
+
+async def test_requests_bridge_the_restart_of_the_only_replica() -> None:
+    async with rig(1, limits={**_WAITS, "released_per_replica": 3}) as up:
+        (replica,) = up.replicas
+        port = int(replica.url.rsplit(":", 1)[1])
+        await replica.stop()
+        await up.ready(0)
+        asked = [asyncio.create_task(up.post()) for _ in range(12)]
+        await until(lambda: up.router.gateway.held == 12)
+        assert (await up.get("/readyz"))[0] == 503
+        assert await up.metric("kvring_waiting_requests") == 12
+        gate = asyncio.Event()
+        most = 0
+
+        async def slow(request):  # type: ignore[no-untyped-def]
+            nonlocal most
+            most = max(most, replica.running)
+            await gate.wait()
+            return await _plain()
+
+        async def _plain():  # type: ignore[no-untyped-def]
+            from aiohttp import web
+
+            return web.json_response({"choices": [], "usage": {"prompt_tokens": 40}})
+
+        replica.answer = slow
+        replica.uid = "again"
+        await replica.start(port)
+        await until(lambda: replica.running == 3)
+        await asyncio.sleep(0.1)
+        assert replica.running == 3
+        gate.set()
+        assert [status for status, _, _ in await asyncio.gather(*asked)] == [200] * 12
+        assert most == 3
+        assert await up.metric("kvring_wait_seconds_count") == 12
+        assert await up.metric("kvring_waiting_requests") == 0
+
+
+async def test_who_waited_in_vain_is_told_when_to_come_again() -> None:
+    async with rig(1, limits={"no_replica_wait_seconds": 0.1, "waiting_requests": 2}) as up:
+        await up.replicas[0].stop()
+        await up.ready(0)
+        answers = await asyncio.gather(*(up.post() for _ in range(5)))
+        assert [status for status, _, _ in answers] == [503] * 5
+        for _, raw, response in answers:
+            assert 1 <= int(response.headers["Retry-After"]) <= 30
+            assert json.loads(raw)["error"]["message"]
+        assert await up.metric("kvring_shed_total", reason="waiting_requests") == 3
+        assert await up.metric("kvring_shed_total", reason="no_replica") == 2
+
+
+async def test_an_unknown_model_and_a_client_that_leaves_do_not_wait() -> None:
+    async with rig(1, limits=_WAITS) as up:
+        assert (await up.post({**BODY, "model": "unheard-of"}))[0] == 404
+        await up.replicas[0].stop()
+        await up.ready(0)
+        leaving = asyncio.create_task(up.post())
+        await until(lambda: up.router.gateway.held == 1)
+        leaving.cancel()
+        await until(lambda: up.router.gateway.held == 0)
+        assert await up.metric("kvring_waiting_requests") == 0
