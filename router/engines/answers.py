@@ -16,14 +16,17 @@ LARGEST_BODY_BYTES = 4 << 20
 _LONGEST_NAME = 256
 _MOST_MODELS = 1000
 _LARGEST_COUNT = 2**53
-# What servers answer for what they do not have, have turned off, or keep from us.
-_NOT_THERE = frozenset({400, 401, 403, 404, 405, 410, 501})
+# What servers answer for what they do not have, or have turned off.
+_NOT_THERE = frozenset({400, 404, 405, 410, 501})
+_KEPT_FROM_US = frozenset({401, 403})
 
 
 def is_there(answer: Answer, path: str) -> bool:
     """Return whether there is an answer; False where the engine has no such path, ValueError for a fault."""
     if answer.status in _NOT_THERE:
         return False
+    if answer.status in _KEPT_FROM_US:
+        raise ValueError(f"{path} answered {answer.status}: it wants a key that the router does not send")
     if answer.status != 200:
         raise ValueError(f"{path} answered {answer.status}")
     if len(answer.body) > LARGEST_BODY_BYTES:
@@ -109,9 +112,7 @@ class Models:
 async def ask_models(get: Get) -> Models:
     """Ask for the models served; ValueError where the answer is no list of them."""
     body = await ask_object(get, "/v1/models")
-    if body is None:
-        return Models()
-    listed = body.get("data")
+    listed = body.get("data") if body is not None else None
     if not isinstance(listed, list):
         raise ValueError("/v1/models answered no list of models")
     names: dict[str, None] = {}

@@ -113,8 +113,8 @@ def _sample(line: bytes, name: str) -> Sample:
         raise ValueError(f"a line of {name} is longer than {_LONGEST_LINE_BYTES} bytes")
     labels: dict[str, str] = {}
     at = 0
-    if line[:1] == b"{":
-        at, more = 1, True
+    if line.lstrip(b" \t").startswith(b"{"):
+        at, more = line.index(b"{") + 1, True
         while more and (label := _LABEL.match(line, at)):
             key, value, comma = label.groups()
             labels[key.decode()] = _unescaped(value).decode(errors="replace")

@@ -1,6 +1,6 @@
 """TensorRT-LLM (trtllm-serve): load and cache figures from its Prometheus page, the rest from /v1/models.
 
-Its JSON at /metrics is left alone: reading takes what was read away from other readers.
+Its JSON at /metrics is left alone: reading it takes away from other readers what was read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Trtllm:
     health_computes = False
 
     def __init__(self) -> None:
-        self._path = PATHS[0]
+        self._paths: tuple[str, ...] = PATHS
+        self._path: str | None = PATHS[0]
 
     async def ready(self, get: Get) -> bool:
         """Ask /health."""
@@ -32,7 +33,7 @@ class Trtllm:
         """Ask for version, models and metrics. Where KV events come from it does not tell."""
         version = await ask_object(get, "/version") or {}
         models = await ask_models(get)
-        page = await self._page(get) or MetricsPage(b"")
+        page = await self._find_page(get) or MetricsPage(b"")
         return EngineFacts(
             engine=self.kind,
             version=name(version.get("version")),
@@ -46,8 +47,8 @@ class Trtllm:
         )
 
     async def load(self, get: Get) -> EngineLoad | None:
-        """Ask for the page; None where it is turned off, or no iteration has been counted yet."""
-        page = await self._page(get)
+        """Ask where the page last was; None where it is turned off, or no iteration has been counted yet."""
+        page = None if self._path is None else await ask_page(get, self._path)
         if page is None:
             return None
         running = page.total("trtllm_num_requests_running")
@@ -64,11 +65,14 @@ class Trtllm:
             process=page.process,
         )
 
-    async def _page(self, get: Get) -> MetricsPage | None:
-        """Ask where the page was last, then at the other place."""
-        for path in sorted(PATHS, key=lambda path: path != self._path):
+    async def _find_page(self, get: Get) -> MetricsPage | None:
+        """Ask all places where the page may be; one that once had no page is not asked again."""
+        self._path = None
+        for path in self._paths:
             page = await ask_page(get, path)
-            if page is not None and page.tells("trtllm_"):
+            if page is not None:
                 self._path = path
                 return page
+            if path != PATHS[0]:
+                self._paths = PATHS[:1]
         return None
