@@ -68,11 +68,13 @@ class EndpointPicker:
         self.core.reload(config)
 
     async def drain(self) -> None:
-        """Turn unready, and let what runs end within the limits."""
+        """Turn unready, and wait within the limits until what was asked for has been answered."""
+        self.service.let_go()
         await self.core.drain(lambda: self.service.streams)
 
     async def stop(self) -> None:
-        """Close everything, streams in flight included: their gateways go on without."""
+        """Close everything; streams whose answers have not begun break off."""
+        self.service.let_go()
         await self._server.stop(_CUT_SECONDS)
         await self._health_server.stop(None)
         await self._runner.cleanup()

@@ -51,7 +51,13 @@ class Exchange:
     """Answers one stream, whatever comes: every error is told to the client, and the lease ends with it."""
 
     def __init__(self, parts: Parts, stream: Stream, crowded: bool) -> None:
-        """`crowded` says that there are more streams than there may be."""
+        """`crowded` says that there are more streams than there may be.
+
+        Once `leaving`, it ends when an answer has begun, which then runs on without it.
+        """
+        self.leaving = False
+        # Whether the answer has begun: the gateway needs nothing more.
+        self.answering = False
         self._parts = parts
         self._serving = parts.serving()
         self._stream = stream
@@ -79,8 +85,13 @@ class Exchange:
         except _Ended:
             _cut_off(outcome)
         except asyncio.CancelledError:
-            _cut_off(outcome)
-            raise
+            if not (self.leaving and self.answering):
+                _cut_off(outcome)
+                raise
+            # By let_go: the stream shall end well, or the gateway might cut the answer.
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
         except Exception:
             outcome.status, outcome.result = 500, "router_error"
             raise
@@ -117,7 +128,7 @@ class Exchange:
         """
         limits = self._serving.config.limits
         if head.whole or head.mode is BodyMode.UNREAD:
-            return "request_headers", [], None
+            return "request_headers", [], b"" if head.whole else None
         too_large = ApiError(
             413, f"the body is larger than {limits.body_bytes} bytes", code="request_too_large"
         )
@@ -161,6 +172,9 @@ class Exchange:
                         status = int(_digits(headers.get(":status", "")))
                         own = self._course.answered(status, headers, served_by(message))
                         await self._stream.write(answered(headers, own, head))
+                        self.answering = True
+                        if self.leaving:
+                            return
                         continue
                     if kind == "response_body":
                         self._parts.picker_metrics.chunks.inc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -28,12 +29,24 @@ class Service:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._streams = 0
+        self._exchanges: dict[Exchange, asyncio.Task[Any] | None] = {}
+        self._leaving = False
 
     @property
     def streams(self) -> int:
         """Open streams: requests held."""
-        return self._streams
+        return len(self._exchanges)
+
+    def let_go(self) -> None:
+        """End streams as soon as their answers have begun, from now on.
+
+        A gateway that fails closed cuts answers whose stream breaks off; those that end well run on.
+        """
+        self._leaving = True
+        for exchange, task in self._exchanges.items():
+            exchange.leaving = True
+            if exchange.answering and task is not None:
+                task.cancel()
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return what a gRPC server is given."""
@@ -45,18 +58,20 @@ class Service:
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": process})
 
     async def _process(self, requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._streams += 1
-        self._parts.picker_metrics.streams.set(self._streams)
+        limit = self._parts.serving().config.picker.streams
+        exchange = Exchange(self._parts, _Stream(context), crowded=len(self._exchanges) >= limit)
+        exchange.leaving = self._leaving
+        self._exchanges[exchange] = asyncio.current_task()
+        self._parts.picker_metrics.streams.set(len(self._exchanges))
         try:
-            limit = self._parts.serving().config.picker.streams
-            await Exchange(self._parts, _Stream(context), self._streams > limit).run()
+            await exchange.run()
         except Exception:
             # The stream ends with an error: the gateway's failure mode decides what becomes of the request.
             log.exception("a request could not be decided")
             await context.abort(grpc.StatusCode.INTERNAL, "the picker failed")
         finally:
-            self._streams -= 1
-            self._parts.picker_metrics.streams.set(self._streams)
+            del self._exchanges[exchange]
+            self._parts.picker_metrics.streams.set(len(self._exchanges))
 
 
 class _Stream:

@@ -47,6 +47,30 @@ def duplex(config: dict[str, Any]) -> None:
     mode["request_trailer_mode"] = "SEND"
 
 
+def body_mode(mode: str) -> Change:
+    """Send bodies in that mode."""
+
+    def change(config: dict[str, Any]) -> None:
+        ext_proc_of(config)["processing_mode"]["request_body_mode"] = mode
+
+    return change
+
+
+def streamed_answers(config: dict[str, Any]) -> None:
+    """Send answers to the picker too, unless it says that it does not want them."""
+    ext_proc = ext_proc_of(config)
+    ext_proc["processing_mode"]["response_body_mode"] = "STREAMED"
+    ext_proc["allow_mode_override"] = True
+
+
+def duplex_answers(config: dict[str, Any]) -> None:
+    """Let answers go piece by piece to the picker and back; then nothing it says can change that."""
+    duplex(config)
+    mode = ext_proc_of(config)["processing_mode"]
+    mode["response_body_mode"] = "FULL_DUPLEX_STREAMED"
+    mode["response_trailer_mode"] = "SEND"
+
+
 def fail_closed(config: dict[str, Any]) -> None:
     """Answer 500 where there is no picker."""
     ext_proc_of(config)["failure_mode_allow"] = False

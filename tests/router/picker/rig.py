@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,10 @@ class PickerRig:
         async with self.session.post(envoy.url + path, data=data, **options) as response:
             return response.status, await response.read(), response
 
+    def envoy(self, directory: Path, *edits: Change) -> AbstractAsyncContextManager[Envoy]:
+        """An Envoy over these replicas; `edits` change its configuration."""
+        return envoy(envoy_config(self.picker.port, self.ports(), *edits), directory)
+
     async def idle(self) -> None:
         """Wait until the picker holds nothing any more."""
         await until(lambda: self.picker.service.streams == 0)
@@ -100,10 +104,9 @@ async def picker_rig(count: int = 3, **changes: Any) -> AsyncIterator[PickerRig]
 
 @asynccontextmanager
 async def envoy_rig(
-    directory: Path, *edits: Change, count: int = 3, strangers: int = 0, **changes: Any
+    directory: Path, *edits: Change, count: int = 3, **changes: Any
 ) -> AsyncIterator[tuple[PickerRig, Envoy]]:
     """The same with an Envoy over it; `edits` change Envoy's configuration, `changes` the picker's."""
     async with AsyncExitStack() as stack:
         rig = await stack.enter_async_context(picker_rig(count, **changes))
-        config = envoy_config(rig.picker.port, rig.ports(), *edits)
-        yield rig, await stack.enter_async_context(envoy(config, directory))
+        yield rig, await stack.enter_async_context(rig.envoy(directory, *edits))

@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 
-from tests.router.picker.envoy_config import Change, duplex
-from tests.router.picker.rig import envoy_rig
+from router.wire.report import ORCA_HEADER, LoadReport
+from tests.router.picker.envoy_config import (
+    Change,
+    body_mode,
+    duplex,
+    duplex_answers,
+    fail_closed,
+    streamed_answers,
+    subset_of,
+    without_edge,
+)
+from tests.router.picker.rig import PickerRig, envoy_rig, picker_rig
+from tests.router.scripted import ScriptedReplica, chunk, completion, stream, until
 
-BUFFERED: tuple[Change, ...] = ()
-DUPLEX: tuple[Change, ...] = (duplex,)
+# Whatever the picker learns then, it learns from traffic.
+BLIND = {"state_poll_seconds": 60, "idle_poll_seconds": 600}
+DESTINATION = "x-gateway-destination-endpoint"
 
 
-def chat(topic: str, turns: int = 1) -> dict[str, object]:
+def chat(topic: str, turns: int = 1, **fields: Any) -> dict[str, Any]:
     """A conversation of so many turns, long enough to have a prefix worth keeping."""
     messages = []
     for turn in range(turns):
         messages.append({"role": "user", "content": f"{topic}, part {turn}. " + f"Tell me of {topic}. " * 40})
         messages.append({"role": "assistant", "content": f"So much for {topic}, part {turn}."})
-    return {"model": "m", "messages": messages[:-1]}
+    return {"model": "m", "messages": messages[:-1], **fields}
 
 
-@pytest.mark.parametrize("edits", [BUFFERED, DUPLEX])
+def error_of(body: bytes) -> dict[str, Any]:
+    """The error of an answer in OpenAI's shape."""
+    error: dict[str, Any] = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize("edits", [(), (duplex,)], ids=["buffered", "duplex"])
 async def test_a_conversation_stays_and_others_spread(tmp_path: Path, edits: tuple[Change, ...]) -> None:
     async with envoy_rig(tmp_path, *edits) as (rig, front):
         homes = {}
@@ -37,7 +60,426 @@ async def test_a_conversation_stays_and_others_spread(tmp_path: Path, edits: tup
             assert len(served) == 1
             homes[topic] = served.pop()
         assert len(set(homes.values())) > 1
-        assert sum(rig.served()) == 18
+        for replica in rig.replicas:
+            assert len(replica.requests) == 3 * sum(home == replica.name for home in homes.values())
+            for request, raw in zip(replica.requests, replica.bodies, strict=True):
+                # What the client sent, and nothing of the picker's doing.
+                assert json.loads(raw)["model"] == "m"
+                assert "stream_options" not in json.loads(raw)
+                assert request.headers["endpoint-load-metrics-format"] == "text"
         await rig.idle()
         assert rig.in_flight() == 0
         assert rig.metric("kvring_requests_total", outcome="ok") == 18
+
+
+@pytest.mark.parametrize("edits", [(), (duplex,)], ids=["buffered", "duplex"])
+async def test_a_large_body_arrives_as_it_was_sent(tmp_path: Path, edits: tuple[Change, ...]) -> None:
+    async with envoy_rig(tmp_path, *edits, count=1) as (rig, front):
+        sent = json.dumps(chat("the sea", 600)).encode()
+        assert len(sent) > 500_000
+        status, _, _ = await rig.post(front, sent)
+        assert status == 200
+        assert rig.replicas[0].bodies == [sent]
+
+
+async def home_of(rig: PickerRig, front: Any, topic: str) -> ScriptedReplica:
+    """Begin a conversation; return the replica that it is at home on."""
+    _, _, response = await rig.post(front, chat(topic))
+    return next(one for one in rig.replicas if one.name == response.headers["x-kvring-replica"])
+
+
+async def test_the_list_goes_past_a_dead_replica_and_the_policy_learns_where_it_ended(tmp_path: Path) -> None:
+    patient = BLIND | {"failures_to_suspect": 100}
+    # Goes by what it was told of where prefixes are, and by nothing else.
+    policy = {"name": "prefixaware"}
+    async with envoy_rig(tmp_path, fleet=patient, policy=policy) as (rig, front):
+        await rig.replicas[0].stop()
+        passed_over = 0.0
+        for number in range(20):
+            status, _, response = await rig.post(front, chat(f"theme {number}"))
+            assert status == 200
+            assert response.headers["x-kvring-replica"] in ("r1", "r2")
+            if passed_over := rig.metric("kvring_failovers_total", replica="r0", reason="passed_over"):
+                break
+        assert passed_over == 1
+        await rig.idle()
+        # Nobody told that the first is dead; but the prefix is elsewhere now.
+        _, _, again = await rig.post(front, chat(f"theme {number}", 2))
+        assert again.headers["x-kvring-replica"] == response.headers["x-kvring-replica"]
+        assert int(again.headers["x-kvring-expected-tokens"]) > 100
+        assert rig.metric("kvring_failovers_total") == 1
+        await rig.idle()
+        assert rig.in_flight() == 0
+
+
+async def test_replicas_passed_over_again_and_again_are_left_out(tmp_path: Path) -> None:
+    async with envoy_rig(tmp_path, fleet=BLIND | {"failures_to_suspect": 2}) as (rig, front):
+        home = await home_of(rig, front, "the sea")
+        await home.stop()
+        for turn in range(4):
+            # Each a request of its own, so that only health can tell where not to go.
+            status, _, _ = await rig.post(front, chat(f"matter {turn}"))
+            assert status == 200
+        statuses = [await rig.post(front, chat(f"theme {number}")) for number in range(12)]
+        assert {status for status, _, _ in statuses} == {200}
+        assert rig.metric("kvring_failovers_total", replica=home.name) == 2
+
+
+async def test_a_replica_that_turns_away_is_passed_over(tmp_path: Path) -> None:
+    async with envoy_rig(tmp_path, fleet=BLIND | {"failures_to_suspect": 100}) as (rig, front):
+        home = await home_of(rig, front, "the sea")
+
+        async def full(request: web.Request) -> web.Response:
+            return web.json_response({}, status=503)
+
+        home.answer = full
+        status, body, response = await rig.post(front, chat("the sea", 2))
+        assert status == 200
+        assert b"Salt water" in body
+        assert response.headers["x-kvring-replica"] != home.name
+
+
+async def test_an_endpoint_that_the_gateway_does_not_know_is_no_harm(tmp_path: Path) -> None:
+    def forget_first(config: dict[str, Any]) -> None:
+        cluster = next(one for one in config["static_resources"]["clusters"] if one["name"] == "replicas")
+        del cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]
+
+    async with envoy_rig(tmp_path, forget_first, fleet=BLIND | {"failures_to_suspect": 100}) as (rig, front):
+        for number in range(6):
+            status, _, response = await rig.post(front, chat(f"theme {number}"))
+            assert status == 200
+            assert response.headers["x-kvring-replica"] != "r0"
+        assert rig.served()[0] == 0
+        assert rig.metric("kvring_failovers_total", replica="r0") > 0
+
+
+async def test_where_the_gateway_goes_by_itself_is_noted_too(tmp_path: Path) -> None:
+    """All that it was told are gone, so its own policy chose the third."""
+    blind = BLIND | {"failures_to_suspect": 100}
+    async with envoy_rig(tmp_path, fleet=blind, picker={"fallbacks": 0}) as (rig, front):
+        home = await home_of(rig, front, "the sea")
+        await home.stop()
+        names = set()
+        for _ in range(4):
+            # Retries beyond the list go round the cluster, and may meet the dead one once more.
+            status, _, response = await rig.post(front, chat("the sea", 2))
+            assert status == 200
+            names.add(response.headers["x-kvring-replica"])
+        assert home.name not in names
+        await rig.idle()
+        assert rig.in_flight() == 0
+
+
+async def test_without_a_picker_requests_pass_or_fail_as_told(tmp_path: Path) -> None:
+    for edits, expected in (((), 200), ((fail_closed,), 500)):
+        async with envoy_rig(tmp_path, *edits) as (rig, front):
+            status, _, _ = await rig.post(front, chat("the sea"))
+            assert status == 200
+            await rig.picker.stop()
+            statuses = {(await rig.post(front, chat("the sea")))[0] for _ in range(6)}
+            assert statuses == {expected}
+            if expected == 200:
+                # Round the replicas.
+                assert min(rig.served()) > 0
+            else:
+                assert sum(rig.served()) == 1
+
+
+async def test_a_fault_of_the_picker_is_left_to_the_failure_mode(tmp_path: Path) -> None:
+    policy = {"name": "tests.integration.broken_policy"}
+    for edits, expected in (((), 200), ((fail_closed,), 500)):
+        async with envoy_rig(tmp_path, *edits, policy=policy) as (rig, front):
+            status, _, _ = await rig.post(front, chat("the sea"))
+            assert status == expected
+            await rig.idle()
+            assert rig.metric("kvring_model_requests_total", outcome="router_error") == 1
+
+
+async def test_a_client_cannot_say_where_it_goes(tmp_path: Path) -> None:
+    stranger = ScriptedReplica("stranger")
+    await stranger.start()
+    try:
+        await _try_to_steer(tmp_path, stranger)
+    finally:
+        await stranger.stop()
+    assert stranger.requests == []
+
+
+async def _try_to_steer(tmp_path: Path, stranger: ScriptedReplica) -> None:
+    address = stranger.url.removeprefix("http://")
+    for edits, counted in (((), 0), ((without_edge,), 12), ((without_edge, duplex), 12)):
+        async with envoy_rig(tmp_path, *edits) as (rig, front):
+            for target in (address, rig.address(2)):
+                steering = {
+                    DESTINATION: target,
+                    f"{DESTINATION}-subset": target,
+                    "X-KVRing-Replica": "r2",
+                    "x-gateway-inference-objective": "cheap",
+                    "x-llm-d-priority": "7",
+                }
+                served = set()
+                for _ in range(2):
+                    _, _, response = await rig.post(front, chat("the sea"), headers=steering)
+                    assert response.status == 200
+                    served.add(response.headers["x-kvring-replica"])
+                assert len(served) == 1
+                home = next(one for one in rig.replicas if one.name == served.copy().pop())
+                got = home.requests[-1].headers
+                assert got.getall(DESTINATION)[0].split(",")[0] == home.url.removeprefix("http://")
+                assert len(got.getall(DESTINATION)) == 1
+                assert f"{DESTINATION}-subset" not in got
+                assert "x-kvring-replica" not in got
+                assert got["x-gateway-inference-objective"] == "cheap"
+                assert got["x-llm-d-priority"] == "7"
+            spoofed = rig.metric("kvring_picker_spoofed_headers_total")
+            # The edge took out two of three, of each of the four requests.
+            assert spoofed == (counted or 4)
+            if not counted:
+                await rig.picker.stop()
+                headers = {DESTINATION: rig.address(2)}
+                for _ in range(6):
+                    await rig.post(front, chat("the sea"), headers=headers)
+                # Not obeyed either where nobody overwrites it.
+                assert min(rig.served()) > 0
+
+
+async def test_a_subset_restricts_the_choice(tmp_path: Path) -> None:
+    allowed: list[str] = []
+
+    def hint(config: dict[str, Any]) -> None:
+        subset_of(*allowed)(config)
+
+    async with picker_rig() as rig:
+        allowed[:] = [rig.address(1), "10.0.0.1:8000"]
+        async with rig.envoy(tmp_path, hint) as front:
+            for number in range(5):
+                status, _, response = await rig.post(front, chat(f"theme {number}"))
+                assert (status, response.headers["x-kvring-replica"]) == (200, "r1")
+        allowed[:] = ["10.0.0.1:8000"]
+        async with rig.envoy(tmp_path, hint) as front:
+            status, body, response = await rig.post(front, chat("the sea"))
+            assert status == 503
+            assert error_of(body)["code"] == "no_replica"
+            assert response.headers["Retry-After"] == "2"
+        await rig.idle()
+        assert rig.metric("kvring_refusals_total", status="503") == 1
+
+
+@pytest.mark.parametrize("edits", [(), (duplex,)], ids=["buffered", "duplex"])
+async def test_bad_requests_are_answered_as_the_router_does(
+    tmp_path: Path, edits: tuple[Change, ...]
+) -> None:
+    limits = {"body_bytes": 2048, "body_seconds": 0.3}
+    async with envoy_rig(tmp_path, *edits, fail_closed, limits=limits) as (rig, front):
+        for body, expected, code in (
+            (b"{", 400, "invalid_json"),
+            (b"[]", 400, "invalid_json"),
+            (b"", 400, "invalid_json"),
+            ({"model": "m"}, 400, None),
+            (chat("x") | {"model": "nobody's"}, 404, "model_not_found"),
+            (chat("the sea", 3), 413, "request_too_large"),
+        ):
+            status, raw, response = await rig.post(front, body)
+            assert (status, error_of(raw)["code"]) == (expected, code)
+            assert response.content_type == "application/json"
+            assert response.headers["x-request-id"]
+
+        async def unsized() -> Any:
+            for _ in range(3):
+                yield b" " * 1024
+
+        async def slow() -> Any:
+            yield b'{"model":'
+            await asyncio.sleep(5)
+
+        for body, expected in ((unsized, 413), (slow, 408)):
+            async with rig.session.post(f"{front.url}/v1/chat/completions", data=body()) as response:
+                assert response.status == expected
+                assert error_of(await response.read())
+        assert sum(rig.served()) == 0
+        await rig.idle()
+        assert rig.metric("kvring_refusals_total") == 8
+
+
+async def test_more_streams_than_allowed_are_shed(tmp_path: Path) -> None:
+    async with envoy_rig(tmp_path, count=1, picker={"streams": 2}) as (rig, front):
+        free = asyncio.Event()
+
+        async def wait(request: web.Request) -> web.Response:
+            await free.wait()
+            return web.json_response(completion())
+
+        rig.replicas[0].answer = wait
+        held = [asyncio.create_task(rig.post(front, chat("the sea"))) for _ in range(2)]
+        await until(lambda: rig.replicas[0].running == 2)
+        status, body, response = await rig.post(front, chat("the sea"))
+        assert (status, error_of(body)["type"]) == (429, "rate_limit_error")
+        assert response.headers["Retry-After"] == "1"
+        assert rig.in_flight() == 2
+        free.set()
+        assert [(await task)[0] for task in held] == [200, 200]
+        assert rig.metric("kvring_shed_total", reason="streams") == 1
+        await rig.idle()
+        assert rig.in_flight() == 0
+
+
+@pytest.mark.parametrize(
+    ("edits", "seen_by_picker"),
+    [((), False), ((duplex,), False), ((streamed_answers,), False), ((duplex_answers,), True)],
+    ids=["buffered", "duplex", "answers-too", "answers-to-and-fro"],
+)
+async def test_streams_are_not_held_back(
+    tmp_path: Path, edits: tuple[Change, ...], seen_by_picker: bool
+) -> None:
+    async with envoy_rig(tmp_path, *edits, count=1) as (rig, front):
+        seen = [asyncio.Event() for _ in range(4)]
+
+        async def talk(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            for number, event in enumerate(seen):
+                await response.write(chunk(f"{number}"))
+                # Not before the client has seen this piece.
+                await event.wait()
+            await response.write(b"data: [DONE]\n\n")
+            return response
+
+        rig.replicas[0].answer = talk
+        body = json.dumps(chat("the sea", stream=True)).encode()
+        got = b""
+        async with asyncio.timeout(10):
+            async with rig.session.post(f"{front.url}/v1/chat/completions", data=body) as response:
+                assert response.headers["x-kvring-replica"] == "r0"
+                for number, event in enumerate(seen):
+                    while f'"content": "{number}"'.encode() not in got:
+                        got += await response.content.readany()
+                    event.set()
+                got += await response.content.read()
+        assert got == b"".join(chunk(f"{number}") for number in range(4)) + b"data: [DONE]\n\n"
+        await rig.idle()
+        assert rig.in_flight() == 0
+        assert (rig.metric("kvring_picker_answer_chunks_total") > 0) == seen_by_picker
+
+
+async def test_a_client_that_leaves_is_let_go(tmp_path: Path) -> None:
+    async with envoy_rig(tmp_path, count=1) as (rig, front):
+
+        async def forever(request: web.Request) -> web.StreamResponse:
+            if b'"stream": true' in rig.replicas[0].bodies[-1]:
+                return await stream(request, [chunk("word")] * 1000, 0.01)
+            await asyncio.sleep(60)
+            return web.Response()
+
+        rig.replicas[0].answer = forever
+        for streamed in (False, True):
+            body = json.dumps(chat("the sea", stream=streamed)).encode()
+            posted = asyncio.create_task(rig.session.post(f"{front.url}/v1/chat/completions", data=body))
+            await until(lambda: rig.replicas[0].running == 1)
+            assert rig.in_flight() == 1
+            if streamed:
+                (await posted).close()
+            posted.cancel()
+            await until(lambda: rig.replicas[0].running == 0)
+            await rig.idle()
+            assert rig.in_flight() == 0
+        assert rig.replicas[0].closed == 2
+        assert rig.metric("kvring_requests_total", outcome="client_closed") == 1
+
+
+async def test_answers_outlive_their_picker(tmp_path: Path) -> None:
+    """Whatever the failure mode: what runs when a picker goes runs to its end."""
+    for edits in ((), (fail_closed,)):
+        async with envoy_rig(tmp_path, *edits, count=1) as (rig, front):
+            gone = asyncio.Event()
+
+            async def talk(request: web.Request, gone: asyncio.Event = gone) -> web.StreamResponse:
+                response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+                await response.prepare(request)
+                await response.write(chunk("a"))
+                await gone.wait()
+                await response.write(chunk("b"))
+                return response
+
+            rig.replicas[0].answer = talk
+            body = json.dumps(chat("the sea", stream=True)).encode()
+            async with rig.session.post(f"{front.url}/v1/chat/completions", data=body) as response:
+                got = await response.content.readany()
+                await rig.picker.stop()
+                gone.set()
+                got += await response.content.read()
+            assert got == chunk("a") + chunk("b")
+
+
+async def test_fifty_at_once(tmp_path: Path) -> None:
+    async with envoy_rig(tmp_path) as (rig, front):
+
+        async def ask(number: int) -> tuple[int, bytes]:
+            status, body, _ = await rig.post(front, chat(f"theme {number}"))
+            return status, body
+
+        for status, body in await asyncio.gather(*(ask(number) for number in range(50))):
+            assert (status, b"Salt water" in body) == (200, True)
+        assert sum(rig.served()) == 50
+        assert min(rig.served()) > 5
+        await rig.idle()
+        assert rig.in_flight() == 0
+
+
+async def test_what_has_no_prompt_goes_where_it_can_be_answered(tmp_path: Path) -> None:
+    async with envoy_rig(tmp_path, fleet=BLIND) as (rig, front):
+        rig.replicas[1].answer = rig.replicas[2].answer = _embed
+        for replica in rig.picker.core.fleet.replicas:
+            if replica.name == "r0":
+                replica.health.unreachable()
+        for _ in range(4):
+            status, _, response = await rig.post(front, {"model": "m", "input": "x"}, "/v1/embeddings")
+            assert status == 200
+            assert response.headers["x-kvring-replica"] in ("r1", "r2")
+        status, body, _ = await rig.post(front, {"model": "nobody's", "input": "x"}, "/v1/embeddings")
+        assert (status, error_of(body)["code"]) == (404, "model_not_found")
+        status, _, _ = await rig.post(front, b"RIFF\xff\xfe", "/v1/audio/transcriptions")
+        assert status == 200
+        async with rig.session.get(f"{front.url}/v1/models") as response:
+            # Scripted replicas know no such path: what counts is that one of those that live was asked.
+            assert response.headers["x-kvring-replica"] in ("r1", "r2")
+        assert rig.served()[0] == 0
+        await rig.idle()
+        assert rig.in_flight() == 0
+
+
+async def _embed(request: web.Request) -> web.Response:
+    return web.json_response({"data": []})
+
+
+async def test_a_gateway_that_keeps_bodies_to_itself_is_served_by_load(tmp_path: Path) -> None:
+    async with picker_rig() as rig:
+        for mode in ("NONE", "STREAMED"):
+            async with rig.envoy(tmp_path, body_mode(mode)) as front:
+                for _ in range(6):
+                    status, _, _ = await rig.post(front, chat("the sea"))
+                    assert status == 200
+        assert sum(rig.served()) == 12
+
+
+async def test_load_rides_on_answers_and_goes_no_further(tmp_path: Path) -> None:
+    async with envoy_rig(tmp_path, count=1, fleet=BLIND) as (rig, front):
+
+        async def loaded(request: web.Request) -> web.Response:
+            report = LoadReport(7.5, 3, 2, 0.5, sequence=1000)
+            return web.json_response(
+                completion(), headers={ORCA_HEADER: report.to_orca(), "x-kvring-ran": "true"}
+            )
+
+        rig.replicas[0].answer = loaded
+        _, _, response = await rig.post(front, chat("the sea"))
+        assert ORCA_HEADER not in response.headers
+        assert "x-kvring-ran" not in response.headers
+        assert rig.picker.core.fleet.replicas[0].load.work_seconds == 7.5
+
+
+async def test_answers_tell_nothing_of_the_fleet_where_that_is_off(tmp_path: Path) -> None:
+    quiet = {"response_headers": False, "access_log": False}
+    async with envoy_rig(tmp_path, count=1, observe=quiet) as (rig, front):
+        _, _, response = await rig.post(front, chat("the sea"), headers={"x-request-id": "mine"})
+        assert not [name for name in response.headers if name.lower().startswith("x-kvring-")]
+        assert response.headers["x-request-id"] == rig.replicas[0].requests[0].headers["x-request-id"]
