@@ -139,14 +139,30 @@ def test_ways_out_are_names_the_api_replicas_and_redis(chart: Chart) -> None:
             "53": ["anybody", "anybody"],
             "443": [api],
             "6443": [api],
-            "http": [_pods("replica")],
+            **dict.fromkeys(("http", "kv-events", "kv-replay"), [_pods("replica")]),
             "4318": [peer],
             "6379": [peer],
         }
     # Replicas call nobody.
-    assert _allowed(rendered, "replica", "egress") == {"53": ["anybody", "anybody"], "6379": [peer]}
+    assert _allowed(rendered, "replica", "egress") == {"53": ["anybody", "anybody"]}
+    leases = {"router": {"config": {"fleet": {"leases": {"enabled": True}}}}}
+    leased = chart.render({**ALL_SET, **leases})
+    assert _allowed(leased, "replica", "egress") == {"53": ["anybody", "anybody"], "6379": [peer]}
     by_dns = chart.render({"router": {"discovery": "dns"}, "networkPolicy": {"egress": {"enabled": True}}})
     assert set(_allowed(by_dns, "router", "egress")) == {"53", "http"}
+
+
+def test_events_are_published_to_routers_alone(chart: Chart) -> None:
+    values = {"enabled": True, "replay_endpoint": "tcp://*:5558"}
+    rendered = chart.render({"replica": {"config": {"events": values}}})
+    ports = {port["name"]: port["containerPort"] for port in container_of(rendered.replica)["ports"]}
+    assert ports == {"http": 8000, "kv-events": 5557, "kv-replay": 5558}
+    service = rendered.one("Service", rendered.replica["spec"]["serviceName"])["spec"]
+    assert {port["name"]: port["port"] for port in service["ports"]} == ports
+    assert {port["protocol"] for port in service["ports"]} == {"TCP"}
+    # They hold the tokens of every prompt.
+    allowed = _allowed(rendered, "replica")
+    assert allowed["kv-events"] == allowed["kv-replay"] == [_pods("router")]
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])

@@ -19,6 +19,7 @@ from tests.deploy.chart import EXAMPLES, Chart, Manifest, Rendered, component_of
 
 # As a pod whose program reads options from its environment would see them.
 _POD = "kvring-replica-2"
+_FIELDS = {"metadata.name": _POD, "status.podIP": "10.0.0.7"}
 _SEED = "not to be guessed"
 _REDIS = "redis://:password@redis:6379"
 _SECRETS = {"kvring-seed": _SEED, "seed": _SEED, "kvring-redis": _REDIS, "redis": _REDIS}
@@ -42,12 +43,13 @@ def _mounted(rendered: Rendered, workload: Manifest, scratch: Path) -> Path:
 def _set_environment(workload: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in container_of(workload).get("env", []):
         source = variable.get("valueFrom", {})
-        if source.get("fieldRef", {}).get("fieldPath") == "metadata.name":
-            monkeypatch.setenv(variable["name"], _POD)
+        if "fieldRef" in source:
+            monkeypatch.setenv(variable["name"], _FIELDS[source["fieldRef"]["fieldPath"]])
         elif "secretKeyRef" in source:
             monkeypatch.setenv(variable["name"], _SECRETS[source["secretKeyRef"]["name"]])
         else:
-            monkeypatch.setenv(variable["name"], variable["value"])
+            value = variable["value"].replace("$(POD_IP)", _FIELDS["status.podIP"])
+            monkeypatch.setenv(variable["name"], value)
 
 
 def _router_config(
@@ -91,13 +93,26 @@ def test_leases_are_read_with_the_secret_s_redis(
 ) -> None:
     values = {
         "redisSecret": {"name": "redis"},
-        "router": {"discovery": "none", "config": {"fleet": {"leases": {"enabled": True}}}},
+        "router": {
+            "discovery": "none",
+            "config": {"fleet": {"leases": {"enabled": True}}, "redis": {"pool": "ours"}},
+        },
     }
     rendered = chart.render(values)
     _set_environment(rendered.router, monkeypatch)
     config = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
     assert config.redis.url.get_secret_value() == _REDIS
     assert config.fleet.leases.enabled
+    _set_environment(rendered.replica, monkeypatch)
+    lease = ReplicaOptions.load(_mounted(rendered, rendered.replica, tmp_path)).lease
+    assert lease.redis.get_secret_value() == _REDIS
+    assert lease.pool == config.redis.pool == "ours"
+    assert lease.advertise_url == "http://10.0.0.7:8000"
+
+
+def test_replicas_that_need_no_redis_are_told_none(chart: Chart) -> None:
+    replica = container_of(chart.render({"redisSecret": {"name": "redis"}}).replica)
+    assert not [variable for variable in replica["env"] if "secretKeyRef" in variable.get("valueFrom", {})]
 
 
 def test_pickers_read_the_routers_options_and_listen(

@@ -36,6 +36,7 @@ ALL_SET: dict[str, Any] = {
         **_POD,
         **_ACCOUNT,
         "gpu": {"count": 2},
+        "config": {"events": {"enabled": True, "replay_endpoint": "tcp://*:5558"}},
         "autoscaling": {"kind": "keda", "prometheusUrl": "http://prometheus:9090"},
     },
     "picker": {**_POD, "enabled": True, "inferencePool": {"enabled": True, "failureMode": "FailOpen"}},

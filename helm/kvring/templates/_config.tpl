@@ -94,7 +94,15 @@
 {{- with .Values.router.config.chain -}}
 {{- $_ := set $config "chain" . -}}
 {{- end -}}
+{{- with dig "redis" "pool" "" .Values.router.config -}}
+{{- $_ := set $config "lease" (merge (dict "pool" .) (default dict $config.lease)) -}}
+{{- end -}}
 {{- include "kvring.toml" $config | trim -}}
+{{- end }}
+
+{{/* "true" where replicas hold leases that routers read. */}}
+{{- define "kvring.leases" -}}
+{{- if dig "fleet" "leases" "enabled" false .Values.router.config }}true{{ end -}}
 {{- end }}
 
 {{/* The name of the port with probes and metrics. */}}

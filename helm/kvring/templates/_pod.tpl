@@ -100,11 +100,36 @@ capabilities:
 
 {{- define "kvring.replica.secrets" -}}
 {{- include "kvring.secret" (list .Values.chainSeedSecret "KVRING_REPLICA_CHAIN__SEED") }}
+{{- if include "kvring.leases" . }}
+{{- include "kvring.secret" (list .Values.redisSecret "KVRING_REPLICA_LEASE__REDIS") }}
+# A pod listens everywhere; routers reach it here.
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+- name: KVRING_REPLICA_LEASE__ADVERTISE_URL
+  value: http://$(POD_IP):{{ .Values.replica.config.port }}
+{{- end }}
+{{- end }}
+
+{{/* The ports of replicas that only routers use, as JSON: name to number. */}}
+{{- define "kvring.replica.events" -}}
+{{- $ports := dict -}}
+{{- $events := default dict .Values.replica.config.events -}}
+{{- if $events.enabled -}}
+{{- range $name, $endpoint := dict "kv-events" (default "tcp://*:5557" $events.endpoint) "kv-replay" (default "" $events.replay_endpoint) -}}
+{{- if regexMatch "^tcp://.*:[1-9][0-9]*$" $endpoint }}{{ $_ := set $ports $name (splitList ":" $endpoint | last | int) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toRawJson $ports -}}
 {{- end }}
 
 {{/* Ports of replicas that routers reach, as a NetworkPolicy names them. */}}
 {{- define "kvring.replica.open" -}}
 - {port: http, protocol: TCP}
+{{- range $name, $port := include "kvring.replica.events" . | fromJson }}
+- {port: {{ $name }}, protocol: TCP}
+{{- end }}
 {{- end }}
 
 {{/* Takes (list configMap values). */}}
