@@ -46,6 +46,8 @@ class LoadBook:
         self._others_tokens = 0
         self._others_owed: Sequence[tuple[float, float]] = ()
         self._covered_until = float("-inf")
+        # Others' work as estimated from what an engine tells: it holds what others owe there.
+        self._estimated_seconds = 0.0
         # In order of dispatch: leases whose work is in no report yet.
         self._unreported: dict[Lease, None] = {}
         self._unreported_seconds = 0.0
@@ -120,7 +122,8 @@ class LoadBook:
         """Take what an engine tells that reports no seconds: others' work, estimated; ours stays owed."""
         self.heard_at = now
         self._note(work_seconds, now, running, waiting, kv_usage)
-        self._covers(now)
+        self._estimated_seconds = work_seconds
+        self._show_owed()
 
     def reported(self, report: LoadReport, covers_until: float, now: float) -> None:
         """Take a report that covers all leases opened up to `covers_until`; an older one is ignored."""
@@ -129,6 +132,7 @@ class LoadBook:
         self._report = report
         self.heard_at = now
         self._note(report.work_seconds * self.factor, now, report.running, report.waiting, report.kv_usage)
+        self._estimated_seconds = 0.0
         self._covers(covers_until)
         while self._unreported:
             lease = next(iter(self._unreported))
@@ -140,6 +144,7 @@ class LoadBook:
         """Forget what was reported: the replica started anew, or says nothing any more."""
         self._report = None
         self._covered_until = float("-inf")
+        self._estimated_seconds = 0.0
         self.others(0, 0, ())
         self._note(0.0, np.inf, 0, 0, 0.0)
 
@@ -187,7 +192,8 @@ class LoadBook:
         self._show_owed()
 
     def _others_seconds(self) -> float:
-        return sum(seconds for seconds, _ in self._others_owed)
+        owed = sum(seconds for seconds, _ in self._others_owed)
+        return max(0.0, owed - self._estimated_seconds)
 
     def _show_counts(self) -> None:
         table, slot = self._board.table, self._slot

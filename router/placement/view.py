@@ -47,11 +47,12 @@ class Column(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadView:
-    """One replica's load: what it last reported, and what this router has sent it since.
+    """One replica's load: what it last reported, and what it was sent since, as far as known.
 
     `work_seconds` of uncached prefill were queued at `reported_at`; `own_work_seconds` were dispatched by
-    this router and are not in that report. `in_flight` counts this router's leases, `in_flight_tokens` their
-    prompts, `dispatched` all that it ever took. `kv_usage` is the share of KV blocks that requests hold.
+    this router, and by those that share their load with it, and are not in that report. `in_flight` counts
+    the leases of all these, `in_flight_tokens` their prompts; `dispatched` is all that this one ever sent.
+    `kv_usage` is the share of KV blocks that requests hold.
     """
 
     work_seconds: float = 0.0
@@ -71,6 +72,15 @@ class LoadView:
         in_flight, tokens, dispatched, running, waiting = map(int, column[Column.IN_FLIGHT : Column.KV_USAGE])
         usage = column[Column.KV_USAGE]
         return cls(work, reported_at, own, in_flight, tokens, dispatched, running, waiting, usage)
+
+    @property
+    def known_requests(self) -> int:
+        """How many requests it has, as far as known: told by routers or by itself, whichever is more.
+
+        Where routers do not share their load, each knows its own leases alone, and of the rest only what the
+        replica reported.
+        """
+        return max(self.in_flight, self.running + self.waiting)
 
     def wait_seconds(self, now: float) -> float:
         """Return how long a request sent now would wait for its prefill to begin."""

@@ -1,4 +1,4 @@
-"""least_requests: to the replica with the fewest requests of this router's in flight; no affinity."""
+"""least_requests: to the replica with the fewest requests in flight, as far as known; no affinity."""
 
 from __future__ import annotations
 

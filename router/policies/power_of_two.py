@@ -18,7 +18,7 @@ class Config(Options):
 
 
 class Policy:
-    """Draws two by hash, compares this router's own leases, and keeps the others in the order drawn."""
+    """Draws two by hash, compares leases, and keeps the others in the order drawn."""
 
     def __init__(self, config: Config) -> None:
         pass

@@ -1,7 +1,8 @@
 """prefix_ring: the ring by the prompt's beginning, with bounded load (CHWBL).
 
 Mirrokni, Thorup, Zadimoghaddam: Consistent Hashing with Bounded Loads (2016): a replica takes at most
-`load_bound` times the mean of requests in flight; what is above walks on along the ring.
+`load_bound` times the mean of requests in flight; what is above walks on along the ring. Counted are the
+requests of all routers, as far as they are known: otherwise each would fill a replica to the bound.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ class Policy:
         views = {replica.name: replica for replica in fleet.replicas}
         if not views:
             return ()
-        total = 1 + sum(replica.load.in_flight for replica in fleet.replicas)
+        total = 1 + sum(replica.load.known_requests for replica in fleet.replicas)
         bound = ceil(self._config.load_bound * total / len(views))
         block_tokens = ask.chain.block_tokens if ask.chain else 1
         key = ask.key_at(self._config.prefix_tokens // block_tokens)
         order = [views[name] for name in fleet.ring.walk(key) if name in views]
-        order.sort(key=lambda replica: replica.load.in_flight + 1 > bound)
+        order.sort(key=lambda replica: replica.load.known_requests + 1 > bound)
         return tuple(
             Choice(
                 replica.name,
                 replica.epoch,
                 wait_seconds=replica.load.wait_seconds(now),
-                reason="prefix" if replica.load.in_flight + 1 <= bound else "over bound",
+                reason="prefix" if replica.load.known_requests + 1 <= bound else "over bound",
             )
             for replica in order
         )
