@@ -1,4 +1,4 @@
-"""The llama.cpp server, with and without --metrics, loading and restarted; shaped like those of build b1-7e4c0a9."""
+"""The llama.cpp server, with and without --metrics, loading, restarted; answers as of build b1-7e4c0a9."""
 
 from __future__ import annotations
 
