@@ -43,7 +43,7 @@ class Follower:
     async def replay(self, first: int) -> list[tuple[int, list[dict[str, Any]]]]:
         """Ask for all batches from `first` on."""
         await self._dealer.send_multipart([b"", first.to_bytes(8, "big")])
-        batches = []
+        batches: list[tuple[int, list[dict[str, Any]]]] = []
         async with asyncio.timeout(5):
             while True:
                 frames = await self._dealer.recv_multipart()
@@ -64,7 +64,8 @@ def follow(source: dict[str, Any], topic: str = "") -> Iterator[Follower]:
     """Follow a source, as /kv_event_sources has it of a rank."""
     context = zmq.asyncio.Context()
     try:
-        yield Follower(context, source, topic)
+        follower = Follower(context, source, topic)
+        yield follower
     finally:
         context.destroy(linger=0)
 

@@ -113,6 +113,47 @@ async def test_a_reset_forgets_and_starts_a_new_epoch(launch: Launch) -> None:
     assert await cached(await client.complete(prompt)) == 0
 
 
+async def test_a_digest_that_is_known_is_not_sent_again(launch: Launch) -> None:
+    client, other = await launch(), await launch()
+    prompt = list(range(100))
+    await client.complete(prompt)
+    await digest_with(client, 6)
+    # The last block may be in the next digest only.
+    await asyncio.sleep(0.05)
+    whole = await client.http.get("/digest")
+    assert whole.status_code == 200
+    tag = whole.headers["etag"]
+    assert float(whole.headers["x-kvring-digest-age"]) == pytest.approx(whole.json()["age_seconds"], abs=1e-3)
+    for known in (tag, f'"x", {tag}', f"W/{tag}", "*"):
+        again = await client.http.get("/digest", headers={"if-none-match": known})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert float(again.headers["x-kvring-digest-age"]) >= 0
+    for unknown in ("", "nonsense", '"x"', (await other.http.get("/digest")).headers["etag"]):
+        assert (await client.http.get("/digest", headers={"if-none-match": unknown})).status_code == 200
+    await client.complete([*prompt, *range(500, 600)])
+    await digest_with(client, 12)
+    changed = await client.http.get("/digest", headers={"if-none-match": tag})
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != tag
+
+
+async def test_a_digest_ages_while_it_is_known(launch: Launch) -> None:
+    client = await launch(digest_seconds=600)
+    await client.complete([1] * 100)
+    tag = (await client.http.get("/digest")).headers["etag"]
+    # Named, but not told before the next digest is due.
+    await client.complete(list(range(100)))
+    ages = []
+    for _ in range(2):
+        response = await client.http.get("/digest", headers={"if-none-match": tag})
+        assert response.status_code == 304
+        ages.append(float(response.headers["x-kvring-digest-age"]))
+        await asyncio.sleep(0.05)
+    assert 0 < ages[0] < ages[1]
+    await client.http.post("/reset_prefix_cache")
+    assert (await client.http.get("/digest", headers={"if-none-match": tag})).status_code == 200
+
+
 async def test_a_reset_shows_in_the_digest_at_once(launch: Launch) -> None:
     client = await launch(digest_seconds=600)
     await client.complete(list(range(200)))

@@ -12,6 +12,7 @@ from replica.batch import Batch
 from replica.engine import FAILURES_UNTIL_BROKEN
 from replica.runner.echo import EchoRunner
 from tests.replica.conftest import Client, Launch
+from tests.replica.followers import follow
 
 POISON = 666
 
@@ -50,6 +51,37 @@ async def test_nothing_of_a_failed_batch_is_found_later(fragile: Client) -> None
         await fragile.complete([*range(100), POISON])
     response = await fragile.complete(list(range(100)))
     assert response.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_what_a_failed_batch_evicted_is_told(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replica.app.EchoRunner", FragileRunner)
+    logging.getLogger("replica.engine").setLevel(logging.CRITICAL)
+    client = await launch(
+        events={"enabled": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"},
+        echo={"block_count": 4, "context_tokens": 64},
+    )
+    with follow((await client.http.get("/kv_event_sources")).json()["0"]) as follower:
+        await client.complete([1] * 40, max_tokens=1)
+        await client.complete([POISON] * 60, max_tokens=1)
+        async with asyncio.timeout(5):
+            while len(batches := await follower.replay(0)) < 2:
+                pass
+    (_, [stored]), (_, [removed]) = batches
+    assert set(removed["block_hashes"]) == set(stored["block_hashes"])
+
+
+async def test_whoever_does_not_wait_for_a_reset_or_a_look_harms_nobody(launch: Launch) -> None:
+    client = await launch(echo={"decode_seconds": 0.2})
+    task = asyncio.create_task(client.complete([1], max_tokens=2))
+    await client.until(lambda state: state["load"]["running"] == 1)
+    engine = client.replica.service.engine
+    assert engine.reset().cancel()
+    assert engine.look(lambda pool: pool.free_count).cancel()
+    assert (await task).status_code == 200
+    assert await asyncio.wrap_future(engine.look(lambda pool: pool.free_count)) == 4096
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wrap_future(engine.look(lambda pool: 1 // 0))
+    assert (await client.complete([1])).status_code == 200
 
 
 async def test_a_failed_stream_ends_with_an_error_event(fragile: Client) -> None:

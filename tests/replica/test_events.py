@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from replica.block_pool import Block
-from replica.events import Changes, Cleared, EventLog, Removed, Stored, encode
+from replica.events import Change, Changes, Cleared, EventLog, Removed, Stored, encode
 from router.chain.chain import pack_tokens
 from router.chain.keys import Keys
 from router.chain.namer import ChainNamer
@@ -30,7 +30,7 @@ GOLDEN = (
 def test_a_batch_is_what_vllm_would_send() -> None:
     names = [b"\xee" * 24 + number.to_bytes(8, "big") for number in (14749184346420909685, 2**63 + 5)]
     data = [pack_tokens(range(16)), pack_tokens(range(16, 32))]
-    changes = [Stored(None, "tenant-42", names, data), Removed(names[:1]), Cleared()]
+    changes: list[Change] = [Stored(None, "tenant-42", names, data), Removed(names[:1]), Cleared()]
     payload = encode(Changes(0, 1764473835.25, changes), 16)
     ours, theirs = msgspec.msgpack.decode(payload), msgspec.msgpack.decode(bytes.fromhex(GOLDEN))
     assert ours == theirs
@@ -60,7 +60,7 @@ class Follower:
         for event in events:
             getattr(self, event.pop("type"))(**event)
 
-    def BlockStored(self, **event: Any) -> None:  # noqa: N802
+    def BlockStored(self, **event: Any) -> None:
         """Blocks came."""
         hashes, salts = event["block_hashes"], event["extra_keys"]
         first = event["parent_block_hash"] is None
@@ -73,12 +73,12 @@ class Follower:
         assert not self._names.keys() & set(hashes)
         self._names.update(zip(hashes, names, strict=True))
 
-    def BlockRemoved(self, **event: Any) -> None:  # noqa: N802
+    def BlockRemoved(self, **event: Any) -> None:
         """Blocks went."""
         for number in event["block_hashes"]:
             del self._names[number]
 
-    def AllBlocksCleared(self) -> None:  # noqa: N802
+    def AllBlocksCleared(self) -> None:
         """All went."""
         self._names.clear()
 
@@ -134,7 +134,9 @@ class EventMachine(RuleBasedStateMachine):
     def add(self, tokens: list[int], answer: int, salt: str | None, prewarm: bool) -> None:
         # Few different blocks, so that prompts meet.
         tokens = [token for token in tokens for _ in range(BLOCK)][:20]
-        self.drive.add(tokens[: len(tokens) - len(tokens) % BLOCK] if prewarm else tokens, answer, salt, prewarm)
+        self.drive.add(
+            tokens[: len(tokens) - len(tokens) % BLOCK] if prewarm else tokens, answer, salt, prewarm
+        )
 
     @rule(steps=st.integers(1, 4))
     def step(self, steps: int) -> None:

@@ -7,6 +7,8 @@ import json
 import signal
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -16,6 +18,7 @@ from replica.app import start
 from replica.options import ReplicaOptions
 from replica.runner.echo import EchoRunner
 from tests.replica.conftest import Client, Launch, echo_options
+from tests.replica.followers import follow
 
 LONG = {"decode_seconds": 0.005}
 
@@ -102,25 +105,41 @@ async def test_late_comers_are_told_until_the_port_closes(launch: Launch) -> Non
             assert (await http.get("/health")).status_code == 503
 
 
-SCRIPT = f"""
+SCRIPT = """
+import json
 import sys
-import threading
 from replica.app import run
 from replica.options import ReplicaOptions
-run(ReplicaOptions.load(flags={{**{echo_options(echo=LONG)!r}, "port": int(sys.argv[1])}}))
+run(ReplicaOptions.load(flags=json.loads(sys.argv[1])))
 """
 
 
-async def process(port: int) -> asyncio.subprocess.Process:
-    """Start a replica as a process and wait until it is ready."""
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", SCRIPT, str(port))
-    async with asyncio.timeout(30), httpx.AsyncClient(trust_env=False) as http:
-        while True:
-            try:
-                if (await http.get(f"http://127.0.0.1:{port}/health")).status_code == 200:
-                    return child
-            except httpx.TransportError:
+@asynccontextmanager
+async def process(port: int, echo: Any = LONG, **fields: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start a replica as a process and wait until it is ready; it is gone after the test in any case."""
+    flags = echo_options(port=port, echo=echo, **fields)
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", SCRIPT, json.dumps(flags))
+    try:
+        async with asyncio.timeout(30), httpx.AsyncClient(trust_env=False) as http:
+            while True:
+                if await answers(http, f"http://127.0.0.1:{port}", 200):
+                    break
                 await asyncio.sleep(0.05)
+        yield child
+        async with asyncio.timeout(20):
+            await child.wait()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+async def answers(http: httpx.AsyncClient, url: str, status: int) -> bool:
+    """Say whether the replica's health is of a status; no connection is none."""
+    try:
+        return (await http.get(f"{url}/health")).status_code == status
+    except httpx.TransportError:
+        return False
 
 
 async def begin(http: httpx.AsyncClient, url: str, tokens: int) -> httpx.Response:
@@ -140,8 +159,7 @@ async def draining(http: httpx.AsyncClient, url: str) -> None:
 
 async def test_sigterm_drains_and_exits_cleanly(unused_tcp_port: int) -> None:
     url = f"http://127.0.0.1:{unused_tcp_port}"
-    child = await process(unused_tcp_port)
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with process(unused_tcp_port) as child, httpx.AsyncClient(trust_env=False) as http:
         response = await begin(http, url, 100)
         child.send_signal(signal.SIGTERM)
         await draining(http, url)
@@ -150,13 +168,72 @@ async def test_sigterm_drains_and_exits_cleanly(unused_tcp_port: int) -> None:
         assert "error" not in text
         words = [json.loads(event[6:])["choices"][0]["text"] for event in text.split("\n\n")[:-2]]
         assert len("".join(words)) == 400
-    assert await child.wait() == 0
+    assert child.returncode == 0
+
+
+async def test_sigterm_ends_what_takes_too_long_with_an_error_event(unused_tcp_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    async with (
+        process(unused_tcp_port, drain_seconds=0.2) as child,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        responses = [await begin(http, url, 30_000) for _ in range(10)]
+        child.send_signal(signal.SIGTERM)
+        for response in responses:
+            text = (await response.aread()).decode()
+            assert '"code":"shutting_down"' in text
+            assert text.endswith("data: [DONE]\n\n")
+    assert child.returncode == 0
+
+
+async def test_late_connections_are_answered_until_the_process_goes(unused_tcp_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    body = {"model": "m", "prompt": [1, 2], "max_tokens": 4}
+    refused = 0
+    async with (
+        process(unused_tcp_port, linger_seconds=1) as child,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        child.send_signal(signal.SIGTERM)
+        await draining(http, url)
+        while child.returncode is None:
+            try:
+                # Each on a connection of its own, as those make who have not heard.
+                async with httpx.AsyncClient(trust_env=False) as late:
+                    response = await late.post(f"{url}/v1/completions", json=body)
+            except httpx.TransportError:
+                # Only at the very end, after which nothing is there.
+                async with asyncio.timeout(5):
+                    await child.wait()
+                break
+            assert response.status_code == 503
+            assert response.headers["connection"] == "close"
+            assert response.headers["retry-after"] == "1"
+            refused += 1
+    assert refused > 10
+    assert child.returncode == 0
+
+
+async def test_nothing_that_is_nobodys_holds_the_process(unused_tcp_port: int) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    events = {"enabled": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}
+    slow = {"base_seconds": 0.0, "per_token_seconds": 0.01, "per_token_context_seconds": 0.0}
+    fields = {"events": events, "scheduler": {"max_batch_tokens": 32}, "echo": {"prefill": slow}}
+    async with process(unused_tcp_port, **fields) as child, httpx.AsyncClient(trust_env=False) as http:
+        source = (await http.get(f"{url}/kv_event_sources")).json()["0"]
+        with follow(source):
+            prewarm = asyncio.create_task(http.post(f"{url}/prefill", json={"tokens": [1] * 32_000}))
+            async with asyncio.timeout(5):
+                while (await http.get(f"{url}/state")).json()["load"]["kv_usage"] == 0:
+                    pass
+            child.send_signal(signal.SIGTERM)
+            assert (await prewarm).status_code == 503
+    assert child.returncode == 0
 
 
 async def test_a_second_sigterm_exits_at_once(unused_tcp_port: int) -> None:
     url = f"http://127.0.0.1:{unused_tcp_port}"
-    child = await process(unused_tcp_port)
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with process(unused_tcp_port) as child, httpx.AsyncClient(trust_env=False) as http:
         response = await begin(http, url, 3000)
         child.send_signal(signal.SIGTERM)
         await draining(http, url)

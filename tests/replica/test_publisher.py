@@ -123,9 +123,7 @@ async def test_a_long_replay_comes_whole(launch: Launch) -> None:
     for number in range(5000):
         publisher.put(Changes(number, 0.0, [Cleared()]))
     with follow(await source_of(client)) as follower:
-        async with asyncio.timeout(5):
-            while publisher.published < 5000:
-                await asyncio.sleep(0.01)
+        await published(publisher, 5000)
         assert [sequence for sequence, _ in await follower.replay(0)] == list(range(5000))
 
 
@@ -138,9 +136,7 @@ async def test_what_is_dropped_shows_as_a_gap_and_is_counted(launch: Launch) -> 
     assert publisher.dropped == 2
     publisher.start()
     try:
-        async with asyncio.timeout(5):
-            while publisher.published < 3:
-                await asyncio.sleep(0.001)
+        await published(publisher, 3)
         publisher.put(Changes(5, 0.0, [Cleared()]))
         with follow(publisher.to_json()) as follower:
             async with asyncio.timeout(5):
@@ -194,11 +190,20 @@ async def test_batches_are_counted(launch: Launch) -> None:
     client = await launch(events=EVENTS)
     for _ in range(3):
         await client.http.post("/reset_prefix_cache")
-    async with asyncio.timeout(5):
-        while await total(client, "kvring_replica_events_total") < 3:
-            await asyncio.sleep(0.005)
+    publisher = client.replica.server.events
+    assert publisher is not None
+    await published(publisher, 3)
     assert await total(client, "kvring_replica_events_total") == 3
     assert await total(client, "kvring_replica_events_dropped_total") == 0
+
+
+async def published(publisher: ZmqPublisher, count: int) -> None:
+    """Wait until so many batches are sent."""
+    async with asyncio.timeout(5):
+        while True:
+            if publisher.published >= count:
+                return
+            await asyncio.sleep(0.002)
 
 
 async def total(client: Client, name: str) -> float:

@@ -25,6 +25,8 @@ async def test_the_state_reads_back_as_what_it_is(launch: Launch) -> None:
     assert state.load.work_seconds == 0
     later = ReplicaState.from_json(await client.state())
     assert later.load.sequence > state.load.sequence
+    # Since it could serve, which is not long.
+    assert 0 <= state.serving_seconds < later.serving_seconds < 3600
 
 
 async def test_state_and_health_answer_in_the_middle_of_a_step(launch: Launch) -> None:
@@ -106,6 +108,13 @@ async def test_metrics_have_vllms_names(launch: Launch) -> None:
     assert await client.metric("vllm:generation_tokens_total") == 8
     assert await client.metric("vllm:time_to_first_token_seconds_count") == 2
     assert await client.metric("vllm:prefix_cache_hits_total") > 0
+
+
+async def test_draining_shows_in_the_metrics(launch: Launch) -> None:
+    client = await launch()
+    assert "\nkvring_replica_draining 0.0\n" in (await client.http.get("/metrics")).text
+    await client.replica.drain()
+    assert "\nkvring_replica_draining 1.0\n" in (await client.http.get("/metrics")).text
 
 
 async def test_requests_from_outside_make_no_new_series(launch: Launch) -> None:
