@@ -22,6 +22,7 @@ _COMMANDS = {
     "replica": "Run one replica.",
     "router": "Run the router.",
     "shadow": "Tell what a router's policies in shadow would have done.",
+    "sidecar": "Follow an engine's KV events in its pod, and serve digests to routers.",
     "simulate": "Simulate a fleet over a trace, and compare routing policies.",
     "trace": "Generate traces of requests, import them from logs, and tell what one is like.",
     "up": "Run a whole fleet on this machine until Ctrl-C.",
