@@ -6,8 +6,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
 
@@ -28,10 +26,13 @@ from router.gateway.prepare import Preparer
 from router.gateway.serving import Lasting, Serving, fixed_changes
 from router.gateway.upstream import Upstream
 from router.gateway.waiting import WaitingRoom
+from router.observe.fingerprint import config_fingerprint, release
 from router.observe.layout.metrics import LayoutMetrics
 from router.observe.layout.watch import LayoutWatch
+from router.observe.log_format import formatter
 from router.observe.metrics import RouterMetrics
 from router.observe.sightings import Sightings
+from router.observe.tracing import start_tracing
 from router.reload import Reloader
 from router.settings import SettingsError, start_log
 from router.shared.connection import Connection
@@ -95,7 +96,8 @@ class Router:
         self._room = WaitingRoom(config.limits, lambda: self.fleet.routable_count, self.metrics)
         self.fleet.on_change(self._room.changed)
         serving = Serving.build(config, self._lasting)
-        self.gateway = Gateway(serving, self.fleet, self.preparer, self._room, self.metrics)
+        self._tracing = start_tracing(config.observe.traces)
+        self.gateway = Gateway(serving, self.fleet, self.preparer, self._room, self.metrics, self._tracing)
         self._handover = Handover(
             lambda: self.gateway.serving, self.fleet, self.preparer, self._session, self.metrics
         )
@@ -156,20 +158,14 @@ class Router:
         await self.fleet.stop()
         if self._redis is not None:
             await self._redis.close()
+        await self._tracing.close()
         await self._session.close()
         await self._upstream.close()
         self.preparer.close()
 
     def _introduce(self, config: RouterConfig) -> None:
         """Say in metrics what runs here, so that runs can be told apart."""
-        told = config.model_dump_json(exclude={"chain": {"seed"}, "redis": {"url"}})
-        try:
-            release = version("kvring")
-        except PackageNotFoundError:
-            release = ""
-        self.metrics.introduce(
-            release, config.policy.name, config.observe.run, blake2b(told.encode(), digest_size=6).hexdigest()
-        )
+        self.metrics.introduce(release(), config.policy.name, config.observe.run, config_fingerprint(config))
 
     def _build_runners(self) -> list[web.AppRunner]:
         """Build one server for the API, and one for control where it has a port of its own."""
@@ -220,7 +216,7 @@ def run(load: Callable[[], RouterConfig], file: Path | None = None) -> None:
     A second signal ends it at once. SIGHUP, or a change of `file`, loads the options anew.
     """
     config = load()
-    start_log(config.observe.log_level)
+    start_log(config.observe.log_level, formatter(config.observe.log_format))
     uvloop.run(_serve(config, load, file))
 
 

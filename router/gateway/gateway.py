@@ -12,8 +12,9 @@ from router.gateway.frame import REQUEST_ID
 from router.gateway.prepare import READERS, Prepared, Preparer
 from router.gateway.serving import Serving
 from router.gateway.waiting import Turn, WaitingRoom
-from router.observe.ledger import Outcome
 from router.observe.metrics import RouterMetrics
+from router.observe.outcome import Outcome
+from router.observe.tracing import Trace, Tracing
 from router.observe.witness import Decision
 from router.wire.errors import ApiError, Source
 from router.wire.intake import read_body
@@ -25,14 +26,22 @@ class Gateway:
     """Handlers of the API. What serves can be replaced; a request stays with the parts it began with."""
 
     def __init__(
-        self, serving: Serving, fleet: Fleet, preparer: Preparer, room: WaitingRoom, metrics: RouterMetrics
+        self,
+        serving: Serving,
+        fleet: Fleet,
+        preparer: Preparer,
+        room: WaitingRoom,
+        metrics: RouterMetrics,
+        tracing: Tracing,
     ) -> None:
         self.serving = serving
         self._fleet = fleet
         self._preparer = preparer
         self._room = room
         self._metrics = metrics
+        self._tracing = tracing
         self._held = 0
+        metrics.in_flight.set_function(lambda: self._held)
 
     @property
     def held(self) -> int:
@@ -56,6 +65,8 @@ class Gateway:
             arrived_at=started,
             client_retry=_digits(request.headers.get("x-stainless-retry-count", "0")),
         )
+        trace = self._tracing.begin(request.headers, request.path, outcome.request_id)
+        outcome.trace_id = trace.trace_id
         self._held += 1
         decision: Decision | None = None
         turn: Turn | None = None
@@ -69,9 +80,9 @@ class Gateway:
             session = request.headers.get(serving.config.sessions.header)
             prepared = await self._preparer.prepare(request.path, raw, session)
             outcome.model, outcome.tier = prepared.ask.model, prepared.tier
-            outcome.prompt_tokens = prepared.ask.prompt_tokens
-            decision, turn = await self._decide(serving, prepared, outcome)
-            return await serving.relay.run(request, prepared, decision, outcome, turn)
+            outcome.prompt_tokens, outcome.turn = prepared.ask.prompt_tokens, prepared.turn
+            decision, turn = await self._decide(serving, prepared, outcome, trace)
+            return await serving.relay.run(request, prepared, decision, outcome, trace, turn)
         except ApiError as error:
             outcome.status = error.status
             if outcome.replica:
@@ -93,21 +104,25 @@ class Gateway:
             if decision is not None:
                 serving.witness.ended(decision, outcome)
             serving.ledger.enter(outcome)
+            trace.ended(outcome)
 
     async def _decide(
-        self, serving: Serving, prepared: Prepared, outcome: Outcome
+        self, serving: Serving, prepared: Prepared, outcome: Outcome, trace: Trace
     ) -> tuple[Decision, Turn | None]:
         """Decide at once, or, where nobody can serve the model now, as soon as somebody can."""
         decided: list[Decision] = []
 
         def find() -> ApiError | None:
             now = monotonic()
+            trace.deciding()
             try:
                 view, ranking = serving.decider.decide(prepared.ask, now)
             except ApiError as error:
                 if error.source is Source.CLIENT:
                     raise
+                trace.queued()
                 return error
+            trace.decided(ranking, serving.config.policy.name)
             decided.append(
                 serving.witness.decided(prepared.ask, view, ranking, now, outcome, prepared.prompts)
             )
@@ -116,7 +131,11 @@ class Gateway:
         refusal = find()
         if refusal is None:
             return decided[0], None
-        turn = await self._room.wait(lambda: find() is None, refusal)
+        began = monotonic()
+        try:
+            turn = await self._room.wait(lambda: find() is None, refusal)
+        finally:
+            outcome.wait_seconds = monotonic() - began
         return decided[0], turn
 
     async def models(self, request: web.Request) -> web.Response:

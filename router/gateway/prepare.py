@@ -41,7 +41,8 @@ class Prepared:
     """A request ready to be decided: the ask, how it was named, and the body to send.
 
     `prompts` is how many prompts it holds, and `choices` how many answers a stream must bring to its end;
-    `usage_asked` is true where the router asked for the usage of a stream, which the client did not.
+    `usage_asked` is true where the router asked for the usage of a stream, which the client did not. `turn`
+    counts the user's messages in a chat, and is 0 for what is none.
     """
 
     ask: Ask
@@ -50,6 +51,7 @@ class Prepared:
     prompts: int
     choices: int
     usage_asked: bool
+    turn: int
 
 
 class Preparer:
@@ -108,7 +110,8 @@ class Preparer:
         sent, usage_asked = _ask_for_usage(raw, body) if body.get("stream") is True else (raw, False)
         prompts, n = _prompts(body), body.get("n")
         choices = prompts * (n if isinstance(n, int) and n > 0 else 1)
-        return Prepared(ask, tier, sent, prompts, choices, usage_asked)
+        turn = sum(message["role"] == "user" for message in prompt.messages or ())
+        return Prepared(ask, tier, sent, prompts, choices, usage_asked, turn)
 
     def _name(self, prompt: CanonicalPrompt, size: int) -> tuple[Chain, str]:
         """Return the chain and the tier. The tier depends on the request alone, so that routers agree."""

@@ -19,8 +19,9 @@ from router.gateway.prepare import Prepared
 from router.gateway.timing import prefill_seconds
 from router.gateway.upstream import Refused, Silent, Upstream, UpstreamError, Vanished
 from router.gateway.waiting import Turn
-from router.observe.ledger import Outcome
 from router.observe.metrics import RouterMetrics
+from router.observe.outcome import Outcome
+from router.observe.tracing import Trace
 from router.observe.witness import Decision, Witness
 from router.placement.ask import Choice
 from router.wire.errors import RAN_HEADER, ApiError, Source
@@ -57,6 +58,7 @@ class Relay:
         prepared: Prepared,
         decision: Decision,
         outcome: Outcome,
+        trace: Trace,
         turn: Turn | None = None,
     ) -> web.StreamResponse:
         """Answer the request; ApiError where no replica does. `turn` ends with the first byte."""
@@ -73,6 +75,7 @@ class Relay:
             outcome.attempts += 1
             outcome.replica, outcome.reason = choice.name, choice.reason
             outcome.expected_tokens = choice.expected_tokens
+            trace.sending(choice, outcome.attempts, headers)
             lease = replica.load.open(choice.prefill_seconds, monotonic(), outcome.prompt_tokens)
             try:
                 url = replica.url + request.path_qs
@@ -83,10 +86,10 @@ class Relay:
                     ran = RAN_HEADER in answer.headers
                     if answer.status in _TURNED_AWAY and to_try and not (ran and ran_once):
                         ran_once = ran_once or ran
-                        self._note_failover(choice, str(answer.status))
+                        self._note_failover(choice, str(answer.status), trace)
                         continue
                     return await self._pass_on(
-                        request, prepared, decision, choice, replica, lease, answer, outcome, turn
+                        request, prepared, decision, choice, replica, lease, answer, outcome, trace, turn
                     )
                 finally:
                     # Wholly read, the connection is back in the pool already; else nobody wants the rest.
@@ -94,7 +97,7 @@ class Relay:
             except Refused as error:
                 replica.health.unreachable()
                 decision.not_reached(choice.name)
-                self._note_failover(choice, "refused")
+                self._note_failover(choice, "refused", trace)
                 if not to_try:
                     raise _no_answer(error, outcome) from error
             except Vanished as error:
@@ -102,7 +105,7 @@ class Relay:
                     replica.health.unreachable()
                     raise _no_answer(error, outcome) from error
                 ran_once = True
-                self._note_failover(choice, "vanished")
+                self._note_failover(choice, "vanished", trace)
                 if error.reused:
                     # Most likely only the idle connection was closed: the same replica, on a new one.
                     to_try.appendleft(place)
@@ -130,6 +133,7 @@ class Relay:
         lease: Lease,
         upstream: aiohttp.ClientResponse,
         outcome: Outcome,
+        trace: Trace,
         turn: Turn | None,
     ) -> web.StreamResponse:
         now = monotonic()
@@ -142,6 +146,7 @@ class Relay:
         def on_bytes() -> None:
             replica.health.heard(monotonic())
             if outcome.first_byte_seconds is None:
+                trace.began()
                 replica.load.began(lease)
                 if turn is not None:
                     turn.end()
@@ -186,6 +191,7 @@ class Relay:
         reader = answer.reader
         if reader.prompt_tokens is not None:
             outcome.prompt_tokens = reader.prompt_tokens
+        outcome.output_tokens = reader.output_tokens
         outcome.evicted_tokens = reader.evicted_tokens
         if reader.cached_tokens is not None:
             # Never more than the prompt, or what was not hit would not add up.
@@ -200,7 +206,8 @@ class Relay:
             headers["x-kvring-tier"] = prepared.tier
         return headers
 
-    def _note_failover(self, choice: Choice, reason: str) -> None:
+    def _note_failover(self, choice: Choice, reason: str, trace: Trace) -> None:
+        trace.failed_over(reason)
         self._metrics.failovers.labels(choice.name, reason).inc()
 
 

@@ -22,6 +22,7 @@ class AnswerReader:
         """`choices` is how many answers must end before all is told."""
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
+        self.output_tokens: int | None = None
         self.evicted_tokens: int | None = None
         self.prefill_seconds: float | None = None
         self.done = False
@@ -70,6 +71,7 @@ class AnswerReader:
         if not isinstance(usage, dict):
             return False
         self.prompt_tokens = _count(usage.get("prompt_tokens"))
+        self.output_tokens = _count(usage.get("completion_tokens"))
         details = usage.get("prompt_tokens_details")
         if not isinstance(details, dict):
             details = {}

@@ -19,9 +19,7 @@ _OUTPUT_BUCKETS = (0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 
 _DECISION_BUCKETS = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2.5e-3, 1e-2, 5e-2)
 _WAIT_BUCKETS = (0.01, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
-# Where a member of the fleet may stand; each is told at every scrape, also when nobody stands there.
-FLEET_STATES = ("joining", "warming", "ready", "suspect", "down", "draining")
-_APPLIED, _REFUSED = "applied", "refused"
+_TAKEN, _REFUSED = "taken", "refused"
 
 
 class RouterMetrics:
@@ -50,7 +48,7 @@ class RouterMetrics:
             "failovers", "Requests sent on from a replica before its first byte.", ("replica", "reason")
         )
         self.refusals = self._counter("refusals", "Requests that no replica saw, by status.", ("status",))
-        self.shed = self._counter("shed", "Requests turned away to protect what runs, by why.", ("reason",))
+        self.shed = self._counter("shed", "Requests that this router turned away, by why.", ("reason",))
         self.ttft = self._histogram(
             "time_to_first_byte_seconds",
             "From a request's arrival to the first byte of the answer's body.",
@@ -146,8 +144,6 @@ class RouterMetrics:
 
     def _add_fleet(self) -> None:
         self.fleet_replicas = self._gauge("fleet_replicas", "Members of the fleet by state.", ("state",))
-        for state in FLEET_STATES:
-            self.fleet_replicas.labels(state).set(0)
         self.discovery_up = self._gauge(
             "discovery_up", "1 where a source of members answered when last asked.", ("source",)
         )
@@ -163,7 +159,7 @@ class RouterMetrics:
         self.config_reloads = self._counter(
             "config_reloads", "Options read anew, by whether they were taken.", ("result",)
         )
-        for result in (_APPLIED, _REFUSED):
+        for result in (_TAKEN, _REFUSED):
             self.config_reloads.labels(result)
         self.config_current = self._gauge(
             "config_current", "0 where the options were changed and refused: the old ones go on."
@@ -201,10 +197,10 @@ class RouterMetrics:
         self.info.clear()
         self.info.labels(version, policy, run, config).set(1)
 
-    def reloaded(self, applied: bool) -> None:
+    def reloaded(self, taken: bool) -> None:
         """Note that options were read anew, and whether they were taken."""
-        self.config_reloads.labels(_APPLIED if applied else _REFUSED).inc()
-        self.config_current.set(applied)
+        self.config_reloads.labels(_TAKEN if taken else _REFUSED).inc()
+        self.config_current.set(taken)
 
     def forget_gauges(self, replica: str) -> None:
         """Drop the gauges of a replica that left."""
