@@ -46,6 +46,7 @@ log = logging.getLogger("kvring")
 # Headers larger than this are refused; cookies and tokens of real clients stay well below.
 _HEADER_BYTES = 32 * 1024
 _DRAIN_STEP_SECONDS = 0.05
+_CUT_STEPS = 20
 
 
 class Router:
@@ -146,6 +147,14 @@ class Router:
             self.gateway.held or monotonic() - started < limits.drain_notice_seconds
         ):
             await asyncio.sleep(_DRAIN_STEP_SECONDS)
+        if self.gateway.held:
+            log.warning("%d requests did not end in time and are cut", self.gateway.held)
+            # Streams end in an error event, so that nobody takes them for whole.
+            self._upstream.cut()
+            for _ in range(_CUT_STEPS):
+                await asyncio.sleep(_DRAIN_STEP_SECONDS)
+                if not self.gateway.held:
+                    break
 
     async def stop(self) -> None:
         """Close everything, requests in flight included."""

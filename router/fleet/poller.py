@@ -17,7 +17,7 @@ from router.chain.digest import Digest
 from router.chain.namers import Namers
 from router.config import FleetOptions
 from router.engines.detect import detect, engine_of
-from router.engines.engine import Answer, Engine, EngineFacts
+from router.engines.engine import Answer, Engine
 from router.fleet.following import Following
 from router.fleet.health import Standing
 from router.fleet.replica import Replica
@@ -67,6 +67,7 @@ class Poller:
         self._digest_due = 0.0
         self._digest_failed = False
         self._digest_tag = ""
+        self._complaints: set[str] = set()
 
     async def run(self) -> None:
         """Poll until cancelled; whatever a replica answers, polling goes on."""
@@ -152,35 +153,65 @@ class Poller:
             await self._fetch_digest(replica.url, state.chain.fingerprint)
 
     async def _ask_engine(self) -> None:
-        """Ask an engine that is not ours."""
-        replica = self._replica
-        kind = self.options.engine
+        """Ask an engine that is not ours: whether it is well, what it is, and how loaded."""
+        replica, kind, now = self._replica, self.options.engine, self._clock()
         engine = self._engine or engine_of("plain" if kind == "auto" else kind)
-        if not await engine.ready(self._get):
-            replica.health.not_ready()
-            return
+        due = now >= self._facts_due or replica.facts is None
+        if due or not engine.health_computes:
+            try:
+                ready = await engine.ready(self._get)
+            except TimeoutError:
+                if not engine.health_computes:
+                    raise
+                # Where a probe computes a token, a slow one tells of load alone.
+                ready = replica.health.standing is Standing.READY
+            if not ready:
+                replica.health.not_ready()
+                return
         if self._engine is None and kind == "auto":
             # Only one that is ready tells what it is.
             engine = await detect(self._get)
         self._engine = engine
-        now = self._clock()
-        if now >= self._facts_due or replica.facts is None:
-            host = urlsplit(replica.url).hostname or ""
-            facts = await engine.facts(self._get, host, self.options.events)
-            replica.take_facts(facts)
-            self._facts_due = now + _FACTS_SECONDS
-            if self.options.events.source == "replica":
-                await self._following.take(facts)
-        load = await engine.load(self._get)
+        if due:
+            await self._ask_facts(engine)
+        if replica.facts is None:
+            return
+        try:
+            load = await engine.load(self._get)
+        except ValueError as error:
+            load = None
+            self._complain("load", error)
         now = self._clock()
         if load is not None:
             replica.take_engine_load(load, now)
         self._passed(now)
-        if now >= self._digest_due and replica.facts is not None:
+        if now >= self._digest_due:
             self._digest_due = now + self.options.digest_poll_seconds
-            await self._engine_digest(replica.facts)
+            await self._engine_digest()
 
-    async def _engine_digest(self, facts: EngineFacts) -> None:
+    async def _ask_facts(self, engine: Engine) -> None:
+        """Ask what it is. One that cannot say, but is well, is asked again later."""
+        replica = self._replica
+        try:
+            facts = await engine.facts(self._get, urlsplit(replica.url).hostname or "", self.options.events)
+        except ValueError as error:
+            if replica.facts is None:
+                raise
+            self._complain("description", error)
+            return
+        self._facts_due = self._clock() + _FACTS_SECONDS
+        self._complaints.clear()
+        replica.take_facts(facts)
+        if self.options.events.source == "replica":
+            await self._following.take(facts)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        """Say once what is wrong with an answer that says nothing about health."""
+        if what not in self._complaints:
+            self._complaints.add(what)
+            log.warning("the %s of replica %s cannot be read: %s", what, self._replica.name, error)
+
+    async def _engine_digest(self) -> None:
         events = self.options.events
         if events.source == "replica":
             await self._following.publish()

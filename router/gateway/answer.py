@@ -21,8 +21,7 @@ _GATHERED_BYTES = 1024 * 1024
 # What reading from a replica raises when it is gone or silent; a client that is gone raises otherwise.
 _BROKEN = (
     aiohttp.ClientPayloadError,
-    aiohttp.ServerDisconnectedError,
-    aiohttp.ClientOSError,
+    aiohttp.ClientConnectionError,
     TimeoutError,
 )
 
@@ -37,13 +36,18 @@ class Answer:
         headers: CIMultiDict[str],
         choices: int,
         on_bytes: Callable[[], None],
+        cutting: Callable[[], bool],
     ) -> None:
-        """`headers` are the router's own, added to the replica's; `choices` as in AnswerReader."""
+        """`headers` are the router's own, added to the replica's; `choices` as in AnswerReader.
+
+        `cutting` says whether an answer that breaks off does so as the router ends.
+        """
         self._upstream = upstream
         self._limits = limits
         self._headers = towards_client(upstream.headers)
         self._headers.update(headers)
         self._on_bytes = on_bytes
+        self._cutting = cutting
         # Whether the replica broke off after bytes had reached the client.
         self.broken_off = False
         self.reader = AnswerReader(choices)
@@ -115,7 +119,11 @@ class Answer:
         if not whole:
             # Never a clean end for a cut answer: clients would take it for whole.
             self.reader.failed = True
-            body = error_body(502, "the replica broke off its answer", code="replica_lost")
+            body = (
+                error_body(503, "the router went down before the answer ended", code="router_stopped")
+                if self._cutting()
+                else error_body(502, "the replica broke off its answer", code="replica_lost")
+            )
             await self._write(request, response, encode_event(body))
             return self._break_off(request, response)
         await response.write_eof()

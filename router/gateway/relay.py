@@ -17,7 +17,7 @@ from router.gateway.answer import Answer
 from router.gateway.headers import REQUEST_ID_HEADER, towards_replica
 from router.gateway.prepare import Prepared
 from router.gateway.timing import prefill_seconds
-from router.gateway.upstream import Refused, Silent, Upstream, UpstreamError, Vanished
+from router.gateway.upstream import Refused, Silent, Stopped, Upstream, UpstreamError, Vanished
 from router.gateway.waiting import Turn
 from router.observe.metrics import RouterMetrics
 from router.observe.outcome import Outcome
@@ -115,6 +115,8 @@ class Relay:
                 decision.not_reached(choice.name)
                 if not to_try:
                     raise _no_answer(error, outcome) from error
+            except Stopped as error:
+                raise _no_answer(error, outcome) from error
             except UpstreamError as error:
                 replica.health.answer_failed(monotonic())
                 raise _no_answer(error, outcome) from error
@@ -155,7 +157,8 @@ class Relay:
                 self._witness.began(decision, began_at)
 
         headers = self._own_headers(prepared, choice, outcome)
-        answer = Answer(upstream, self._limits, headers, prepared.choices, on_bytes)
+        cutting = self._upstream.is_cutting
+        answer = Answer(upstream, self._limits, headers, prepared.choices, on_bytes, cutting)
         try:
             response = await answer.pass_on(request, prepared.usage_asked)
         except ApiError:
@@ -213,6 +216,8 @@ class Relay:
 
 def _no_answer(error: UpstreamError, outcome: Outcome) -> ApiError:
     tried = outcome.attempts > 1
+    if isinstance(error, Stopped):
+        return ApiError(503, "the router went down before an answer", source=Source.ROUTER, tried=True)
     if isinstance(error, Silent):
         return ApiError(504, "the replica did not answer in time", source=Source.REPLICA, tried=True)
     if isinstance(error, Refused):

@@ -6,6 +6,7 @@ import asyncio
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
 from multidict import CIMultiDict
@@ -43,16 +44,35 @@ class Garbled(UpstreamError):
     """What came back is not HTTP, or a redirect, which no replica has cause to send."""
 
 
+class Stopped(UpstreamError):
+    """This router ends, and has no time left to wait for the answer."""
+
+
 class Upstream:
     """Pooled connections to the replicas; `close` ends them."""
 
     def __init__(self, limits: LimitOptions) -> None:
         # May be replaced while it runs, but for how long connections are kept.
         self.limits = limits
+        self._cutting = False
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._answers: WeakSet[aiohttp.ClientResponse] = WeakSet()
         self._pooled = self._session(
             aiohttp.TCPConnector(limit=0, keepalive_timeout=limits.idle_connection_seconds, ttl_dns_cache=10)
         )
         self._fresh = self._session(aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=10))
+
+    def cut(self) -> None:
+        """Break off all answers under way: the router has no time left for them."""
+        self._cutting = True
+        for waiting in self._waiting:
+            waiting.cancel()
+        for answer in list(self._answers):
+            answer.close()
+
+    def is_cutting(self) -> bool:
+        """Say whether answers are broken off as the router ends."""
+        return self._cutting
 
     async def close(self) -> None:
         """Close all connections."""
@@ -68,6 +88,9 @@ class Upstream:
         """
         session = self._fresh if fresh else self._pooled
         connection = SimpleNamespace(reused=False)
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
         try:
             async with asyncio.timeout(self.limits.first_byte_seconds):
                 answer = await session.post(
@@ -91,9 +114,16 @@ class Upstream:
             raise Vanished(str(error) or type(error).__name__, connection.reused) from error
         except aiohttp.ClientError as error:
             raise Garbled(str(error)) from error
+        except asyncio.CancelledError as error:
+            if not self._cutting or task.uncancel():
+                raise
+            raise Stopped("the router ends") from error
+        finally:
+            self._waiting.discard(task)
         if 300 <= answer.status < 400:
             answer.close()
             raise Garbled(f"answered with a redirect ({answer.status})")
+        self._answers.add(answer)
         return answer
 
     def _timeout(self) -> aiohttp.ClientTimeout:

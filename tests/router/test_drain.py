@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from loadgen.children import Child, free_ports, start_child, stop_children, wait_until_ready
@@ -122,8 +123,38 @@ async def test_what_does_not_end_within_the_limit_is_cut(tmp_path: Path) -> None
         running = asyncio.create_task(session.post(f"{url}/v1/chat/completions", json=BODY))
         await until(lambda: replica.running == 1)
         child.process.send_signal(signal.SIGTERM)
+        # It may have run: nobody is told to try again.
+        response = await running
+        assert (response.status, response.headers["x-should-retry"]) == (503, "false")
         assert await _exit_code(child) == 0
-        await asyncio.gather(running, return_exceptions=True)
+        assert replica.closed == 1
+    await replica.stop()
+
+
+async def test_a_stream_that_does_not_end_within_the_limit_ends_in_an_error(tmp_path: Path) -> None:
+    replica = ScriptedReplica("r0")
+    await replica.start()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while True:
+            await response.write(chunk("more"))
+            await asyncio.sleep(0.05)
+
+    replica.answer = endless
+    settings = ("limits.drain_seconds=0.5", "limits.drain_notice_seconds=0")
+    async with _router(replica, tmp_path, *settings) as (child, url), aiohttp.ClientSession() as session:
+        async with session.post(f"{url}/v1/chat/completions", json=_STREAM) as response:
+            raw = b""
+            child.process.send_signal(signal.SIGTERM)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                async for piece in response.content.iter_any():
+                    raw += piece
+        last = raw.strip().split(b"\n\n")[-1]
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "router_stopped"
+        assert b"[DONE]" not in raw
+        assert await _exit_code(child) == 0
     await replica.stop()
 
 
