@@ -43,6 +43,7 @@ class ZmqPublisher:
         self._queue: deque[Changes] = deque()
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=options.buffer_steps)
         self._stopping = False
+        self._woken = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._pub = self._socket(zmq.PUB, options.endpoint)
@@ -102,9 +103,11 @@ class ZmqPublisher:
         return socket
 
     def _wake(self) -> None:
-        # A pipe that is full has told enough.
-        with suppress(BlockingIOError):
-            os.write(self._write_end, b"\0")
+        # Once is enough until it has looked, and a pipe that is full has told more than that.
+        if not self._woken:
+            self._woken = True
+            with suppress(BlockingIOError):
+                os.write(self._write_end, b"\0")
 
     def _loop(self) -> None:
         poller = zmq.Poller()
@@ -115,6 +118,8 @@ class ZmqPublisher:
             ready = dict(poller.poll(0 if self._queue else None))
             if self._read_end in ready:
                 os.read(self._read_end, 65_536)
+                # Before the queue is looked at: what comes later wakes anew.
+                self._woken = False
             stopping = self._stopping
             self._send()
             if stopping and not self._queue:

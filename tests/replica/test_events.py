@@ -116,6 +116,21 @@ def test_a_block_that_stands_apart_begins_an_event_of_its_own() -> None:
     assert names == [chain[:2], [chain[3]], [chain[2]], [chain[3], chain[2]]]
 
 
+def test_what_went_and_came_again_is_told_in_this_order() -> None:
+    batches: list[Changes] = []
+    log = EventLog(type("Collector", (), {"put": staticmethod(batches.append)})())
+    first, second = Block(0), Block(1)
+    first.name, second.name, second.parent = b"a" * 32, b"b" * 32, b"a" * 32
+    log.stored(first)
+    log.stored(second)
+    for _ in range(2):
+        log.removed(second.name)
+        log.stored(second)
+    log.flush()
+    kinds = [type(change) for change in batches[0].changes]
+    assert kinds == [Stored, Removed, Stored, Removed, Stored]
+
+
 class EventMachine(RuleBasedStateMachine):
     """Sequences come and go in a pool too small for them: preempted, aborted, prewarmed, cleared."""
 
