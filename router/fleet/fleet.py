@@ -13,6 +13,8 @@ import numpy as np
 
 from router.chain.namers import Namers
 from router.config import FleetOptions
+from router.events.counts import EventCounts, EventMetrics
+from router.events.hub import Hub
 from router.fleet.board import Board
 from router.fleet.calibration import Calibration
 from router.fleet.health import Standing
@@ -69,6 +71,10 @@ class Fleet:
         self._board = Board()
         self._calibration = Calibration(options.calibration)
         metrics.registry.register(PrefillMetrics(self._prefill_readings))
+        self._hub: Hub | None = None
+        if options.events.source == "replica":
+            self._hub = Hub()
+            metrics.registry.register(EventMetrics(self._event_counts))
         self._serving: dict[str, Roster] = {}
         self._slow_start = SlowStart(lambda: self._options.warming_seconds)
         self._on_change: list[Callable[[], None]] = []
@@ -110,6 +116,8 @@ class Fleet:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._hub is not None:
+            self._hub.close()
 
     @property
     def replicas(self) -> Sequence[Replica]:
@@ -228,6 +236,7 @@ class Fleet:
             self._clock,
             self._settle,
             lambda: len(self._replicas),
+            self._hub,
         )
         self._replicas[member.url] = replica
         self._pollers[member.url] = poller
@@ -324,6 +333,10 @@ class Fleet:
 
     def _prefill_readings(self) -> list[PrefillReading]:
         return [replica.prefill_reading() for replica in self._replicas.values() if replica.name]
+
+    def _event_counts(self) -> dict[str, EventCounts]:
+        told = {self._replicas[url].name: poller.event_counts for url, poller in self._pollers.items()}
+        return {name: counts for name, counts in told.items() if name and counts is not None}
 
     def _forget_departed(self, now: float) -> None:
         """Drop the counters of members that left a while ago, when all their requests have ended."""

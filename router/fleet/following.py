@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 from router.chain.namers import Namers
 from router.config import EventOptions
 from router.engines.engine import EngineFacts, EventSource
+from router.events.counts import EventCounts
 from router.events.follower import Follower
+from router.events.hub import Hub
 from router.fleet.replica import Replica
 
 
@@ -16,20 +18,27 @@ class Following:
     """Follows where an engine publishes, and makes its replica's digest of what is heard."""
 
     def __init__(
-        self, replica: Replica, namers: Namers, options: EventOptions, clock: Callable[[], float]
+        self,
+        replica: Replica,
+        namers: Namers,
+        options: EventOptions,
+        clock: Callable[[], float],
+        hub: Hub | None,
     ) -> None:
+        """Followers of one `hub` share its threads; without one each has its own."""
         self._replica = replica
         self._namers = namers
         self._options = options
         self._clock = clock
+        self._hub = hub
         self._follower: Follower | None = None
         self._followed: tuple[Sequence[EventSource], str] = ((), "")
         self._version = -1
 
     @property
-    def follower(self) -> Follower | None:
-        """Who listens; None where nobody does."""
-        return self._follower
+    def counts(self) -> EventCounts | None:
+        """What came of following; None where nothing is followed."""
+        return self._follower.counts if self._follower else None
 
     async def take(self, facts: EngineFacts) -> None:
         """Follow the sources that an engine names, or those of the options."""
@@ -44,7 +53,7 @@ class Following:
         await self.stop()
         self._followed = (sources, model)
         self._follower = Follower(
-            sources, self._namers.by_tokens, model, self._options.index_blocks, self._clock
+            sources, self._namers.by_tokens, model, self._options.index_blocks, self._clock, self._hub
         )
         self._follower.start()
 

@@ -18,6 +18,8 @@ from router.chain.namers import Namers
 from router.config import FleetOptions
 from router.engines.detect import detect, engine_of
 from router.engines.engine import Answer, Engine
+from router.events.counts import EventCounts
+from router.events.hub import Hub
 from router.fleet.following import Following
 from router.fleet.health import Standing
 from router.fleet.replica import Replica
@@ -48,11 +50,12 @@ class Poller:
         clock: Clock,
         changed: Callable[[], None],
         fleet_size: Callable[[], int],
+        hub: Hub | None = None,
     ) -> None:
         """`namers` tell how this router names blocks, by model.
 
         `changed` is called where a poll changed the replica's standing or the name it wants; `fleet_size`
-        counts those who share this router's polls.
+        counts those who share this router's polls, and `hub` is what followers of KV events share.
         """
         self.options = options
         self._replica = replica
@@ -62,12 +65,17 @@ class Poller:
         self._changed = changed
         self._fleet_size = fleet_size
         self._engine: Engine | None = None
-        self._following = Following(replica, namers, options.events, clock)
+        self._following = Following(replica, namers, options.events, clock, hub)
         self._facts_due = 0.0
         self._digest_due = 0.0
         self._digest_failed = False
         self._digest_tag = ""
         self._complaints: set[str] = set()
+
+    @property
+    def event_counts(self) -> EventCounts | None:
+        """What came of following the replica's KV events; None where they are not followed."""
+        return self._following.counts
 
     async def run(self) -> None:
         """Poll until cancelled; whatever a replica answers, polling goes on."""

@@ -147,10 +147,15 @@ async def test_a_stream_that_does_not_end_within_the_limit_ends_in_an_error(tmp_
     async with _router(replica, tmp_path, *settings) as (child, url), aiohttp.ClientSession() as session:
         async with session.post(f"{url}/v1/chat/completions", json=_STREAM) as response:
             raw = b""
-            child.process.send_signal(signal.SIGTERM)
-            with pytest.raises(aiohttp.ClientPayloadError):
+
+            async def read() -> None:
+                nonlocal raw
                 async for piece in response.content.iter_any():
                     raw += piece
+
+            child.process.send_signal(signal.SIGTERM)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await read()
         last = raw.strip().split(b"\n\n")[-1]
         assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "router_stopped"
         assert b"[DONE]" not in raw
