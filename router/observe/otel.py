@@ -11,6 +11,7 @@ import logging
 import random
 import threading
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from os import urandom
 from time import time_ns
 from urllib.parse import urlsplit
@@ -101,7 +102,9 @@ class OtelTracing(Tracing):
 
         def shut() -> None:
             self._processor.shutdown()  # type: ignore[no-untyped-call]
-            loop.call_soon_threadsafe(done.set)
+            with suppress(RuntimeError):
+                # Who waited may be gone by now, and the loop with it.
+                loop.call_soon_threadsafe(done.set)
 
         # A thread that nobody waits for: a collector that hangs must not keep the process.
         threading.Thread(target=shut, name="traces-close", daemon=True).start()

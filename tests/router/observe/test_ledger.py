@@ -113,7 +113,7 @@ def test_reloads_are_counted_and_a_refused_one_shows_until_one_is_taken() -> Non
     metrics.reloaded(True)
     assert value(metrics, "config_current") == 1
     assert value(metrics, "config_reloads_total", result="refused") == 1
-    assert value(metrics, "config_reloads_total", result="applied") == 1
+    assert value(metrics, "config_reloads_total", result="taken") == 1
 
 
 def test_a_replica_that_left_leaves_no_series() -> None:
