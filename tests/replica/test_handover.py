@@ -57,6 +57,13 @@ def test_what_many_share_is_given_apart_from_what_each_went_on_with() -> None:
     assert given(drive) == [(held, 2), (SYSTEM, 5)]
 
 
+def test_what_many_share_is_given_without_what_one_of_them_asked() -> None:
+    drive = Drive(block_count=400)
+    for asker in range(5):
+        drive.run([*SYSTEM, *[asker] * 3 * BLOCK], max_tokens=2)
+    assert given(drive) == [(SYSTEM, 4)]
+
+
 def test_branches_are_given_each() -> None:
     drive = Drive(block_count=400)
     held = talk(drive, [], turns=2)

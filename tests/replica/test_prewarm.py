@@ -86,14 +86,28 @@ def test_its_blocks_go_to_a_request_that_starts() -> None:
 
 
 def test_its_blocks_go_to_a_request_that_grows() -> None:
-    drive = Drive(block_count=10, max_batch_tokens=2 * BLOCK)
-    request = drive.add([1] * (BLOCK - 1), max_tokens=8 * BLOCK)
+    drive = Drive(block_count=10, max_batch_tokens=2)
+    request = drive.add([1, 2], max_tokens=8 * BLOCK)
     drive.step()
     prewarm = drive.add(PREFIX, prewarm=True)
     drive.finish()
-    assert drive.finished[prewarm] in (Finish.ABORT, Finish.COMPUTED)
-    assert drive.finished[request] == Finish.LENGTH
+    assert drive.finished == {prewarm: Finish.ABORT, request: Finish.LENGTH}
     assert drive.sequences[request].preemptions == 0
+
+
+def test_it_rests_while_a_request_waits() -> None:
+    drive = Drive(max_running=1)
+    first = drive.add([1, 2, 3], max_tokens=5)
+    drive.step()
+    second = drive.add([4, 5, 6], max_tokens=5)
+    prewarm = drive.add(PREFIX, prewarm=True)
+    while second not in drive.finished:
+        step = drive.step()
+        assert step
+        if first not in drive.finished:
+            assert [sequence.id for sequence in step.sequences] == [first]
+    drive.finish()
+    assert drive.finished[prewarm] == Finish.COMPUTED
 
 
 def test_a_slot_is_no_matter() -> None:
