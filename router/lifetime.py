@@ -68,7 +68,11 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     server = build(config)
-    await server.start()
+    try:
+        await server.start()
+    except BaseException:
+        await server.stop()
+        raise
     log.info(
         "listening on %s, control on %s, policy %s",
         server.address,

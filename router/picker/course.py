@@ -17,6 +17,8 @@ from router.wire.report import ORCA_HEADER, LoadReport
 
 # Back-pressure: says nothing about health.
 _TURNED_AWAY = (429, 503)
+# The replica of requests that the gateway took to who is no member.
+_STRANGER = "other"
 
 
 class Course:
@@ -51,9 +53,8 @@ class Course:
         outcome, pick = self._outcome, self._pick
         place = self._place_of(served)
         if place is None:
-            # The gateway went to who is no member, or answered by itself.
-            outcome.status, outcome.replica, outcome.result = status, "", "unanswered"
             self._end_lease()
+            outcome.status, outcome.replica, outcome.result = status, _STRANGER, "elsewhere"
             return {REQUEST_ID_HEADER: outcome.request_id}
         if place.choice.name != outcome.replica:
             self._lean_on(place, now)
@@ -64,7 +65,7 @@ class Course:
             report = LoadReport.from_orca(headers.get(ORCA_HEADER, ""))
             self._replica.load.answered(self._lease, report, now)
             self._replica.load.began(self._lease)
-            self._judge(self._replica, status, now)
+            self._judge(self._replica, status, now, told=bool(served))
         if status < 400 and pick.decision is not None:
             self._serving.witness.accepted(pick.decision, place.choice, now)
             self._serving.witness.began(pick.decision, now)
@@ -115,17 +116,20 @@ class Course:
             outcome.block_tokens = self._replica.block_tokens
             self._lease = self._replica.load.open(choice.prefill_seconds, sent_at, outcome.prompt_tokens)
 
-    def _judge(self, replica: Replica, status: int, now: float) -> None:
+    def _judge(self, replica: Replica, status: int, now: float, told: bool) -> None:
+        """Note what the answer says of the replica; nothing bad where nobody `told` that it is its own."""
         outcome = self._outcome
-        replica.health.heard(now)
+        if told:
+            replica.health.heard(now)
         if status in _TURNED_AWAY:
             outcome.result = "turned_away"
         elif status >= 500:
             outcome.result = "replica_error"
-            replica.health.answer_failed(now)
+            if told:
+                replica.health.answer_failed(now)
         elif status >= 400:
             outcome.result = "client_error"
-        else:
+        elif told:
             replica.health.answer_succeeded()
 
     def _own_headers(self, place: Place) -> dict[str, str]:

@@ -30,7 +30,7 @@ from router.wire.errors import ApiError, Source
 log = logging.getLogger("kvring.picker")
 
 # Beyond the longest wait for an answer, for what Envoy itself does.
-_SPARE_SECONDS = 5.0
+_SPARE_SECONDS = 1.0
 
 
 class Stream(Protocol):
