@@ -78,7 +78,12 @@ class ZmqPublisher:
         self._wake()
 
     def close(self) -> None:
-        """Send what waits, as far as it goes without waiting, and end. Nothing may be put any more."""
+        """Send what waits, as far as it goes without waiting, and end. Nothing may be put any more.
+
+        Closing twice closes once.
+        """
+        if self._stopping:
+            return
         self._stopping = True
         self._wake()
         if self._thread.ident is not None:
