@@ -17,6 +17,7 @@ from router.config import RouterConfig
 from router.fleet.fleet import Fleet
 from router.fleet.members import MemberSource, StaticMembers
 from router.fleet.sources.dns import DnsMembers
+from router.fleet.sources.endpoint_slices import EndpointSliceMembers
 from router.fleet.sources.leases import LeaseMembers
 from router.gateway.control import Control
 from router.gateway.frame import frame
@@ -214,6 +215,8 @@ def _sources(config: RouterConfig, redis: Connection | None) -> list[MemberSourc
     sources: list[MemberSource] = []
     if config.fleet.dns.host:
         sources.append(DnsMembers(config.fleet.dns))
+    if config.fleet.kubernetes.service:
+        sources.append(EndpointSliceMembers(config.fleet.kubernetes))
     if config.fleet.leases.enabled and redis is not None:
         sources.append(LeaseMembers(config.fleet.leases, Leases(redis, config.redis.pool)))
     return sources

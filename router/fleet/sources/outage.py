@@ -22,12 +22,13 @@ class Outage:
         self._reasons: set[str] = set()
         self._next_seconds = _FIRST_SECONDS
 
-    def failed(self, reason: str, detail: str = "") -> float:
+    def failed(self, reason: str, detail: str = "", *, quiet: bool = False) -> float:
         """Note a failure; return the seconds to wait, longer each time, up to half a minute.
 
         Logged where an outage begins, and again only where another `reason` comes up; `detail` may change.
+        A `quiet` one is not worth a word yet.
         """
-        if reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
+        if not quiet and reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
             self._reasons.add(reason)
             words = f"{reason}: {detail}" if detail else reason
             log.warning("%s: %s; what it told last stands", self._subject, words[:_MOST_LETTERS])
