@@ -270,6 +270,9 @@ async def _serve(options: ReplicaOptions) -> None:
     finally:
         loading.cancel()
         await replica.stop()
+    if replica.server.ready is None:
+        # The thread that loads cannot be told to end, and would hold the process for as long as that takes.
+        os._exit(0)
 
 
 def _load(options: ReplicaOptions) -> _Loaded:

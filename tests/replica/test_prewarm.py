@@ -207,7 +207,8 @@ async def test_only_so_many_wait_their_turn(launch: Launch) -> None:
 
 async def test_whoever_leaves_ends_it(launch: Launch) -> None:
     client = await launch(echo=SLOW, scheduler={"max_batch_tokens": 64})
-    task = asyncio.create_task(prefill(client, list(range(3200))))
+    # Half a minute of work, if it went on.
+    task = asyncio.create_task(prefill(client, list(range(30_000))))
     await client.until(lambda state: state["load"]["kv_usage"] > 0)
     task.cancel()
     await client.until(lambda state: state["load"]["kv_usage"] == 0)
