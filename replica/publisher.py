@@ -78,12 +78,14 @@ class ZmqPublisher:
         self._wake()
 
     def close(self) -> None:
-        """Send what waits, as far as it goes without waiting, and end. Nothing may be put any more.
+        """Send what waits, as far as it goes without waiting, and end; what is put later is dropped.
 
         Closing twice closes once.
         """
         if self._stopping:
             return
+        # An engine whose last step takes too long is left behind, and may put still.
+        self._limit = 0
         self._stopping = True
         self._wake()
         if self._thread.ident is not None:

@@ -122,13 +122,14 @@ def test_what_went_and_came_again_is_told_in_this_order() -> None:
     first, second = Block(0), Block(1)
     first.name, second.name, second.parent = b"a" * 32, b"b" * 32, b"a" * 32
     log.stored(first)
+    log.removed(b"c" * 32)
     log.stored(second)
     for _ in range(2):
         log.removed(second.name)
         log.stored(second)
     log.flush()
     kinds = [type(change) for change in batches[0].changes]
-    assert kinds == [Stored, Removed, Stored, Removed, Stored]
+    assert kinds == [Stored, Removed, Stored, Removed, Stored, Removed, Stored]
 
 
 class EventMachine(RuleBasedStateMachine):

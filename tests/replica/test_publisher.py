@@ -127,7 +127,7 @@ async def test_a_long_replay_comes_whole(launch: Launch) -> None:
         assert [sequence for sequence, _ in await follower.replay(0)] == list(range(5000))
 
 
-async def test_what_is_dropped_shows_as_a_gap_and_is_counted(launch: Launch) -> None:
+async def test_what_is_dropped_shows_as_a_gap_and_is_counted() -> None:
     options = EventOptions(endpoint="tcp://*:0", replay_endpoint="tcp://*:0", high_water_mark=3)
     publisher = ZmqPublisher(options, 16)
     # It does not send yet, as one does not that is far behind.
@@ -146,6 +146,8 @@ async def test_what_is_dropped_shows_as_a_gap_and_is_counted(launch: Launch) -> 
             assert [sequence for sequence, _ in await follower.replay(2)] == [2, 5]
     finally:
         publisher.close()
+    publisher.put(Changes(6, 0.0, [Cleared()]))
+    assert publisher.dropped == 3
 
 
 async def test_a_concrete_host_is_connected_to(launch: Launch) -> None:

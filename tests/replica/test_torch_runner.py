@@ -14,6 +14,7 @@ from replica.batch import Batch, Runner, Sampling, Work
 from replica.model.bundled import bundled_model_directory
 from replica.runner.torch_options import TorchOptions
 from replica.runner.torch_runner import TorchRunner
+from tests.replica.drives import Drive
 from tests.replica.tiny_llama import write_tiny_llama
 
 END = 2
@@ -43,6 +44,16 @@ def tiny(tmp_path: Path) -> Iterator[TorchRunner]:
     runner = TorchRunner(write_tiny_llama(tmp_path), options, 4)
     yield runner
     runner.close()
+
+
+def test_what_a_prewarm_computed_answers_as_if_it_had_been_asked(tiny: TorchRunner) -> None:
+    prompt = [3 + (7 * at) % 50 for at in range(22)]
+    drive = Drive(30, block_tokens=4, runner=tiny)
+    cold, answer = drive.run(prompt, max_tokens=6)
+    assert drive.pool.reset()
+    drive.add(prompt[:20], prewarm=True)
+    drive.finish()
+    assert (cold, drive.run(prompt, max_tokens=6)) == (0, (20, answer))
 
 
 ANSWERS = {
