@@ -107,3 +107,17 @@ def container_of(workload: Manifest) -> dict[str, Any]:
     (container,) = pod_of(workload)["containers"]
     found: dict[str, Any] = container
     return found
+
+
+def mounted(rendered: Rendered, workload: Manifest, scratch: Path) -> Path:
+    """The file that the container's --config names, as its volume would hold it."""
+    container = container_of(workload)
+    flag, path = container["args"]
+    assert flag == "--config"
+    directory, file = str(path).rsplit("/", 1)
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == directory]
+    (volume,) = [volume for volume in pod_of(workload)["volumes"] if volume["name"] == mount["name"]]
+    text: str = rendered.one("ConfigMap", volume["configMap"]["name"])["data"][file]
+    target = scratch / file
+    target.write_text(text)
+    return target

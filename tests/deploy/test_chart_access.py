@@ -58,10 +58,12 @@ def test_without_slices_nobody_has_access_to_the_api(chart: Chart, values: dict[
 
 def test_access_is_given_where_the_service_is(chart: Chart) -> None:
     (vllm,) = [example for example in EXAMPLES if example.stem == "vllm"]
-    rendered = chart.render({}, vllm)
+    elsewhere = {"router": {"config": {"fleet": {"kubernetes": {"namespace": "inference"}}}}}
+    rendered = chart.render(elsewhere, vllm)
     for kind in ("Role", "RoleBinding"):
         assert rendered.one(kind)["metadata"]["namespace"] == "inference"
     assert rendered.one("RoleBinding")["subjects"][0]["namespace"] == "ai"
+    assert chart.render({}, vllm).one("Role")["metadata"]["namespace"] == "ai"
 
 
 def test_replicas_are_found_whether_ready_or_not(chart: Chart) -> None:

@@ -15,7 +15,7 @@ from replica.app import start
 from replica.options import ReplicaOptions
 from router.app import Router
 from router.config import RouterConfig
-from tests.deploy.chart import EXAMPLES, Chart, Manifest, Rendered, component_of, container_of, pod_of
+from tests.deploy.chart import EXAMPLES, Chart, Manifest, Rendered, component_of, container_of, mounted
 
 # As a pod whose program reads options from its environment would see them.
 _POD = "kvring-replica-2"
@@ -24,20 +24,6 @@ _SEED = "not to be guessed"
 _REDIS = "redis://:password@redis:6379"
 _SECRETS = {"kvring-seed": _SEED, "seed": _SEED, "kvring-redis": _REDIS, "redis": _REDIS}
 _AWKWARD = "quotes \" and ', a \\, a\ttab, a\nline, <&>, {{ braces }}, é, 🜁 = [#]"
-
-
-def _mounted(rendered: Rendered, workload: Manifest, scratch: Path) -> Path:
-    """The file that the container's --config names, as its volume would hold it."""
-    container = container_of(workload)
-    flag, path = container["args"]
-    assert flag == "--config"
-    directory, file = str(path).rsplit("/", 1)
-    (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == directory]
-    (volume,) = [volume for volume in pod_of(workload)["volumes"] if volume["name"] == mount["name"]]
-    text: str = rendered.one("ConfigMap", volume["configMap"]["name"])["data"][file]
-    target = scratch / file
-    target.write_text(text)
-    return target
 
 
 def _set_environment(workload: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,19 +42,19 @@ def _router_config(
     chart: Chart, scratch: Path, values: dict[str, Any] | None = None, *files: Path
 ) -> RouterConfig:
     rendered = chart.render(values, *files)
-    return RouterConfig.load(_mounted(rendered, rendered.router, scratch))
+    return RouterConfig.load(mounted(rendered, rendered.router, scratch))
 
 
 def test_routers_find_replicas_and_tokenizer_by_default(chart: Chart, tmp_path: Path) -> None:
     rendered = chart.render(name="prod")
-    config = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
+    config = RouterConfig.load(mounted(rendered, rendered.router, tmp_path))
     service = rendered.one("Service", config.fleet.kubernetes.service)
     assert service["metadata"]["name"] == rendered.replica["spec"]["serviceName"]
     assert config.fleet.kubernetes.port in [port["name"] for port in service["spec"]["ports"]]
     assert not config.fleet.dns.host
     ports = {port["name"]: port["containerPort"] for port in container_of(rendered.router)["ports"]}
     assert ports == {"http": config.listen.port, "control": config.control.port}
-    own = ReplicaOptions.load(_mounted(rendered, rendered.replica, tmp_path))
+    own = ReplicaOptions.load(mounted(rendered, rendered.replica, tmp_path))
     assert config.models[own.model].tokenizer_directory == Path("/opt/tokenizers/smollm2-135m-instruct")
 
 
@@ -100,11 +86,11 @@ def test_leases_are_read_with_the_secret_s_redis(
     }
     rendered = chart.render(values)
     _set_environment(rendered.router, monkeypatch)
-    config = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
+    config = RouterConfig.load(mounted(rendered, rendered.router, tmp_path))
     assert config.redis.url.get_secret_value() == _REDIS
     assert config.fleet.leases.enabled
     _set_environment(rendered.replica, monkeypatch)
-    lease = ReplicaOptions.load(_mounted(rendered, rendered.replica, tmp_path)).lease
+    lease = ReplicaOptions.load(mounted(rendered, rendered.replica, tmp_path)).lease
     assert lease.redis.get_secret_value() == _REDIS
     assert lease.pool == config.redis.pool == "ours"
     assert lease.advertise_url == "http://10.0.0.7:8000"
@@ -121,9 +107,9 @@ def test_pickers_read_the_routers_options_and_listen(
     rendered = chart.render({"picker": {"enabled": True}})
     picker = rendered.part("picker")
     assert container_of(picker)["command"] == ["kvring", "picker"]
-    router = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
+    router = RouterConfig.load(mounted(rendered, rendered.router, tmp_path))
     _set_environment(picker, monkeypatch)
-    config = RouterConfig.load(_mounted(rendered, picker, tmp_path))
+    config = RouterConfig.load(mounted(rendered, picker, tmp_path))
     assert config.fleet == router.fleet
     ports = {port["name"]: port["containerPort"] for port in container_of(picker)["ports"]}
     assert (config.picker.host, config.control.host) == ("0.0.0.0", "0.0.0.0")
@@ -140,7 +126,7 @@ def test_replicas_are_named_as_their_pods(
     rendered = chart.render()
     replicas = rendered.replica
     _set_environment(replicas, monkeypatch)
-    options = ReplicaOptions.load(_mounted(rendered, replicas, tmp_path))
+    options = ReplicaOptions.load(mounted(rendered, replicas, tmp_path))
     assert options.name == _POD
     assert options.host == "0.0.0.0"
     assert options.model_directory == "/opt/models/smollm2-135m-instruct"
@@ -156,8 +142,8 @@ def test_routers_and_replicas_share_the_chain(
     rendered = chart.render(values)
     for workload in rendered.workloads():
         _set_environment(workload, monkeypatch)
-    router = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
-    replica = ReplicaOptions.load(_mounted(rendered, rendered.replica, tmp_path))
+    router = RouterConfig.load(mounted(rendered, rendered.router, tmp_path))
+    replica = ReplicaOptions.load(mounted(rendered, rendered.replica, tmp_path))
     assert router.chain == replica.chain
     assert router.chain.block_tokens == 32
     assert router.chain.seed == (_SEED if secret else "in the open")
@@ -169,8 +155,8 @@ def test_a_fleet_of_ones_own_has_no_replicas_of_the_chart(chart: Chart, tmp_path
     assert rendered.workloads() == [rendered.router]
     assert len(rendered.all("PodDisruptionBudget")) == len(rendered.all("ServiceAccount")) == 1
     config = _router_config(chart, tmp_path, {}, vllm)
-    assert (config.fleet.kubernetes.service, config.fleet.kubernetes.namespace) == ("vllm", "inference")
-    assert (config.fleet.engine, config.fleet.events.source) == ("vllm", "replica")
+    assert config.fleet.kubernetes.service == "vllm"
+    assert (config.fleet.engine, config.fleet.events.source) == ("vllm", "sidecar")
     assert not config.fleet.dns.host
     assert list(config.models) == ["meta-llama/Llama-3.1-8B-Instruct"]
 
@@ -178,9 +164,9 @@ def test_a_fleet_of_ones_own_has_no_replicas_of_the_chart(chart: Chart, tmp_path
 def test_gpus_are_used(chart: Chart, tmp_path: Path) -> None:
     (gpu,) = [example for example in EXAMPLES if example.stem == "gpu"]
     rendered = chart.render({}, gpu)
-    options = ReplicaOptions.load(_mounted(rendered, rendered.replica, tmp_path))
+    options = ReplicaOptions.load(mounted(rendered, rendered.replica, tmp_path))
     assert options.torch.device == "cuda"
-    config = RouterConfig.load(_mounted(rendered, rendered.router, tmp_path))
+    config = RouterConfig.load(mounted(rendered, rendered.router, tmp_path))
     assert list(config.models) == [options.model]
 
 
@@ -193,7 +179,7 @@ def test_programs_accept_the_options_of_examples(
         with monkeypatch.context() as environment:
             _set_environment(workload, environment)
             options = ReplicaOptions if component_of(workload) == "replica" else RouterConfig
-            options.load(_mounted(rendered, workload, tmp_path))
+            options.load(mounted(rendered, workload, tmp_path))
 
 
 def test_any_value_survives_the_way_to_the_program(chart: Chart, tmp_path: Path) -> None:
@@ -232,13 +218,13 @@ async def test_programs_answer_where_the_chart_probes(
     # The echo runner stands for the model, which needs seconds to load.
     replica = await start(
         ReplicaOptions.load(
-            _mounted(rendered, rendered.replica, tmp_path),
+            mounted(rendered, rendered.replica, tmp_path),
             {"host": "127.0.0.1", "port": 0, "runner": "echo", "model_directory": "", "drain_seconds": 0},
         )
     )
     router = Router(
         RouterConfig.load(
-            _mounted(rendered, rendered.router, tmp_path),
+            mounted(rendered, rendered.router, tmp_path),
             {
                 "listen": {"host": "127.0.0.1", "port": 0},
                 "control": {"host": "127.0.0.1", "port": control},
