@@ -63,6 +63,8 @@ class Fleet:
         self._pollers: dict[str, Poller] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._members: dict[MemberSource, Sequence[Member]] = {}
+        # When each kind of source was last known to be answered.
+        self._answered: dict[str, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._by_name: dict[str, Replica] = {}
         self._rings: dict[tuple[str, ...], Ring] = {}
@@ -128,6 +130,12 @@ class Fleet:
     def routable_count(self) -> int:
         """How many members requests are sent to."""
         return len(self._routable())
+
+    @property
+    def members_told(self) -> dict[str, int | None]:
+        """How many members each kind of source tells, None where it has not told any yet."""
+        told = self._members
+        return {one.kind: len(told[one]) if one in told else None for one in self._sources}
 
     @property
     def silent_sources(self) -> list[str]:
@@ -313,9 +321,18 @@ class Fleet:
         states = Counter(replica.stands(now).value for replica in self._replicas.values())
         for state in State:
             metrics.fleet_replicas.labels(state.value).set(states[state.value])
+        self._observe_sources(now)
         for replica in self._replicas.values():
             if replica.name and not replica.twin:
                 self._observe(replica, now)
+
+    def _observe_sources(self, now: float) -> None:
+        for source in self._sources:
+            if source.up and source in self._members:
+                self._answered[source.kind] = now
+            self._metrics.discovery_up.labels(source.kind).set(source.up)
+            if source.kind in self._answered:
+                self._metrics.discovery_age.labels(source.kind).set(now - self._answered[source.kind])
 
     def _observe(self, replica: Replica, now: float) -> None:
         metrics, label, load = self._metrics, replica.name, replica.load

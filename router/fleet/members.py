@@ -30,6 +30,10 @@ class MemberSource(Protocol):
 
     kind: str
 
+    @property
+    def up(self) -> bool:
+        """Whether it is answered; True before it was asked."""
+
     def watch(self) -> AsyncIterator[Sequence[Member]]:
         """Yield all members there are, first as soon as they are known, then after each change, for ever.
 
@@ -42,6 +46,7 @@ class StaticMembers:
     """The members named in the configuration."""
 
     kind = "static"
+    up = True
 
     def __init__(self, addresses: Sequence[ReplicaAddress]) -> None:
         self._addresses = addresses

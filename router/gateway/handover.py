@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -148,8 +149,8 @@ class Handover:
             while not response.content.at_eof() and len(raw) < _LARGEST_ANSWER_BYTES:
                 raw += await response.content.read(_LARGEST_ANSWER_BYTES - len(raw))
             if response.status != 200:
-                raise ValueError(f"{url} answered {response.status}")
+                raise ValueError(f"{urlsplit(url).path} answered {response.status}")
         answer = orjson.loads(raw)
         if not isinstance(answer, dict):
-            raise ValueError(f"{url} answered with no object")
+            raise ValueError(f"{urlsplit(url).path} answered with no object")
         return answer

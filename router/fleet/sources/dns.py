@@ -54,6 +54,11 @@ class DnsMembers:
         except dns.exception.DNSException as error:
             raise ValueError(f"not a name to resolve: {options.host!r}: {error}") from error
 
+    @property
+    def up(self) -> bool:
+        """Whether it is answered."""
+        return not self._outage.lasts
+
     async def watch(self) -> AsyncIterator[Sequence[Member]]:
         """Yield the members once they are known, and after each change."""
         told: tuple[Member, ...] | None = None

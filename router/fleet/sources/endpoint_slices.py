@@ -41,6 +41,11 @@ class EndpointSliceMembers:
         self._fresh = False
         self._faults: set[str] = set()
 
+    @property
+    def up(self) -> bool:
+        """Whether it is answered."""
+        return not self._outage.lasts
+
     async def watch(self) -> AsyncIterator[Sequence[Member]]:
         """Yield the members once they are known, and after each change."""
         told: tuple[Member, ...] | None = None

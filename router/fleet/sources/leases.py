@@ -43,6 +43,11 @@ class LeaseMembers:
         self._held: dict[str, _Held] = {}
         self._hint = asyncio.Event()
 
+    @property
+    def up(self) -> bool:
+        """Whether it is answered."""
+        return self._leases.connection.up
+
     async def watch(self) -> AsyncIterator[Sequence[Member]]:
         """Yield the members whenever they changed; nothing while Redis cannot be reached."""
         told: Sequence[Member] | None = None

@@ -21,6 +21,7 @@ class Outage:
         self._subject = subject
         self._reasons: set[str] = set()
         self._next_seconds = _FIRST_SECONDS
+        self.lasts = False
 
     def failed(self, reason: str, detail: str = "", *, quiet: bool = False) -> float:
         """Note a failure; return the seconds to wait, longer each time, up to half a minute.
@@ -28,6 +29,7 @@ class Outage:
         Logged where an outage begins, and again only where another `reason` comes up; `detail` may change.
         A `quiet` one is not worth a word yet.
         """
+        self.lasts = self.lasts or not quiet
         if not quiet and reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
             self._reasons.add(reason)
             words = f"{reason}: {detail}" if detail else reason
@@ -41,5 +43,6 @@ class Outage:
         """Note that it answers; logged where it did not before."""
         if self._reasons:
             log.info("%s: answers again", self._subject)
+        self.lasts = False
         self._reasons.clear()
         self._next_seconds = _FIRST_SECONDS

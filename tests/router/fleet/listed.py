@@ -14,6 +14,7 @@ class Listed:
     kind = "script"
 
     def __init__(self, *listed: Member) -> None:
+        self.up = True
         self.listed: Sequence[Member] | None = listed
 
     async def watch(self) -> AsyncIterator[Sequence[Member]]:
