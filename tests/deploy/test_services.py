@@ -41,9 +41,10 @@ def _program(name: str, required: bool = False) -> str:
 @pytest.fixture(params=_UNITS, ids=lambda unit: unit.name)
 def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A unit with the program that is here in it, under the name that an instance has."""
-    text = request.param.read_text()
+    source: Path = request.param
+    text = source.read_text()
     assert _INSTALLED in text
-    target = tmp_path / request.param.name.replace("@.", "@8001.")
+    target = tmp_path / source.name.replace("@.", "@8001.")
     target.write_text(text.replace(_INSTALLED, str(Path(sys.executable).parent / "kvring")))
     return target
 
