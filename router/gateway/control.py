@@ -7,18 +7,20 @@ from collections.abc import Callable
 from aiohttp import web
 
 from router.fleet.fleet import Fleet
+from router.gateway.dashboard import Dashboard
 from router.gateway.debug import Debug
 from router.observe.metrics import RouterMetrics
 
 
 class Control:
-    """Handlers of probes, metrics and explanations."""
+    """Handlers of probes, metrics, explanations and the page."""
 
     def __init__(self, fleet: Fleet, metrics: RouterMetrics, debug: Callable[[], Debug]) -> None:
         """`debug` returns the explaining part as the options are now."""
         self._fleet = fleet
         self._metrics = metrics
         self._debug = debug
+        self._dashboard = Dashboard(fleet, metrics, lambda: debug().explains)
         self.draining = False
 
     def add_probes_to(self, router: web.UrlDispatcher) -> None:
@@ -28,8 +30,11 @@ class Control:
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add everything else."""
+        self._dashboard.add_to(router)
         router.add_get("/metrics", self.metrics)
         # Always there, as options change while it runs; what is turned off answers 404.
+        router.add_get("/debug/fleet", self.fleet)
+        router.add_get("/debug/decisions", self.decisions)
         router.add_post("/debug/explain", self.explain_body)
         router.add_get("/debug/explain/{request_id}", self.explain_request)
         router.add_get("/debug/layout", self.layout)
@@ -55,6 +60,14 @@ class Control:
         return web.Response(
             body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
+
+    async def fleet(self, request: web.Request) -> web.Response:
+        """Tell how the router and each replica are."""
+        return await self._dashboard.fleet(self.draining)
+
+    async def decisions(self, request: web.Request) -> web.Response:
+        """Tell of the last decisions."""
+        return await self._debug().decisions(request)
 
     async def explain_body(self, request: web.Request) -> web.Response:
         """Rank for a request's body."""

@@ -11,7 +11,7 @@ from router.config import RouterConfig
 from router.gateway.decide import Decider
 from router.gateway.prepare import Preparer
 from router.observe.decisions import Decisions
-from router.observe.explain import explanation
+from router.observe.explain import brief, explanation
 from router.observe.layout.watch import LayoutWatch
 from router.observe.shadow import Shadows
 from router.observe.witness import Witness
@@ -20,6 +20,7 @@ from router.wire.errors import ApiError
 from router.wire.intake import read_body
 
 _CHAT, _COMPLETION = "/v1/chat/completions", "/v1/completions"
+_MOST_DECISIONS, _USUAL_DECISIONS = 1000, 50
 
 
 class Debug:
@@ -42,6 +43,18 @@ class Debug:
         self._decisions = decisions
         self._shadows = shadows
         self._watch = watch
+
+    @property
+    def explains(self) -> bool:
+        """Whether single requests are explained."""
+        return self._decisions is not None
+
+    async def decisions(self, request: web.Request) -> web.Response:
+        """Tell of the last decisions in short, the newest first."""
+        if self._decisions is None:
+            raise _off("observe.explain")
+        limit = _limit(request.query.get("limit", str(_USUAL_DECISIONS)))
+        return _json({"decisions": [brief(*one) for one in self._decisions.latest(limit)]})
 
     async def explain_body(self, request: web.Request) -> web.Response:
         """Rank for a request's body as if it had come in now. Nothing is sent, and nothing remembered."""
@@ -83,6 +96,12 @@ class Debug:
             raise _off("observe.explain" if watch else "observe.layout.sample_share")
         share = self._config.observe.layout.sample_share
         return _json({"sample_share": share, "skipped": watch.skipped, **watch.report().to_json()})
+
+
+def _limit(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= _MOST_DECISIONS:
+        return int(text)
+    raise ApiError(400, f"limit is a number from 1 to {_MOST_DECISIONS}", param="limit")
 
 
 def _off(option: str) -> ApiError:

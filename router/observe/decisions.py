@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from router.observe.ledger import Outcome
 from router.observe.sightings import Sight
@@ -84,6 +85,10 @@ class Decisions:
             oldest, gone = self._order.popleft()
             if self._by_id[oldest] is gone:
                 del self._by_id[oldest]
+
+    def latest(self, count: int) -> list[tuple[str, Record]]:
+        """Return the last `count` records with their requests' ids, the newest first."""
+        return list(islice(reversed(self._order), count))
 
     def find(self, request_id: str) -> Record | None:
         """Return the record of a request, None where it is not among the last."""

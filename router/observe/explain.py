@@ -26,8 +26,32 @@ def explanation(record: Record) -> dict[str, Any]:
         "ranking": [_ranked(record, place, one) for place, one in enumerate(record.choices, 1)],
         "chosen": first.name if first else None,
         "runner_up": second.name if second else None,
-        "why": why(first, second) if first and second else "there was no other replica",
+        "why": _why(first, second),
         "outcome": _outcome(record, record.outcome) if record.outcome and record.outcome.status else None,
+    }
+
+
+def brief(request_id: str, record: Record) -> dict[str, Any]:
+    """Return a decision in short; `status` is null until it has ended."""
+    first, second = (*record.choices, None, None)[:2]
+    outcome = record.outcome
+    ended = outcome if outcome and outcome.status else None
+    return {
+        "at": record.at,
+        "request_id": request_id,
+        "model": record.model,
+        "prompt_tokens": record.prompt_tokens,
+        "chosen": first.name if first else None,
+        "runner_up": second.name if second else None,
+        "reason": first.reason if first else "",
+        "why": _why(first, second),
+        "expected_tokens": first.expected_tokens if first else 0,
+        # Another than the chosen one where that could not be reached.
+        "replica": ended.replica or None if ended else None,
+        "hit_tokens": ended.hit_tokens if ended else None,
+        "status": ended.status if ended else None,
+        "result": ended.result if ended else None,
+        "misses": ended.misses.to_json() if ended and ended.misses else None,
     }
 
 
@@ -46,6 +70,10 @@ def why(chosen: Choice, runner_up: Choice) -> str:
         return f"{runner_up.name} {told}"
     # Predicted faster, and yet second: what the policy prefers beside time decided.
     return f"{runner_up.name} {told}, but {chosen.name} is preferred ({chosen.reason or 'by the policy'})"
+
+
+def _why(chosen: Choice | None, runner_up: Choice | None) -> str:
+    return why(chosen, runner_up) if chosen and runner_up else "there was no other replica"
 
 
 def _ranked(record: Record, place: int, choice: Choice) -> dict[str, Any]:

@@ -18,6 +18,10 @@ class SharedMetrics(Collector):
         self._connection = connection
         self._load = load
 
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics, so that they can be read by name."""
+        return self.collect()
+
     def collect(self) -> Iterable[Metric]:
         """Return the metrics as of now."""
         yield GaugeMetricFamily(
