@@ -39,6 +39,8 @@ class RedisServer:
         self._arguments = arguments
         self._process: asyncio.subprocess.Process | None = None
         self.port = _free_port()
+        # Of the bus between the nodes of a cluster.
+        self.bus_port = _free_port()
 
     @property
     def url(self) -> SecretStr:
@@ -49,12 +51,15 @@ class RedisServer:
         self._process = await asyncio.create_subprocess_exec(
             self._program,
             *("--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"),
-            *("--dir", str(self._directory), "--daemonize", "no", *self._arguments),
+            *("--dir", str(self._directory), "--daemonize", "no", "--cluster-port", str(self.bus_port)),
+            *self._arguments,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
         async with asyncio.timeout(_START_SECONDS):
             while True:
+                if self._process.returncode is not None:
+                    raise RuntimeError("redis-server does not start")
                 with suppress(OSError):
                     _, writer = await asyncio.open_connection("127.0.0.1", self.port)
                     writer.close()

@@ -96,7 +96,8 @@ class Connection:
         """Yield for each message on `channel` until the connection breaks. Messages may be missed."""
         async with aclosing(Redis(connection_pool=self._pool).pubsub()) as listening:
             with suppress(RedisError, OSError, TimeoutError):
-                await listening.subscribe(channel)
+                async with asyncio.timeout(2 * self._timeout):
+                    await listening.subscribe(channel)
                 while True:
                     message = await listening.get_message(timeout=_LISTEN_SECONDS)
                     if message is not None and message["type"] == "message":
@@ -179,7 +180,8 @@ def _options_of(url: SecretStr, timeout_seconds: float) -> dict[str, Any]:
         | tls
         | {
             "max_connections": _MOST_CONNECTIONS,
-            "socket_timeout": timeout_seconds,
+            # Timed where it is asked: the client times writes in a way that can swallow a cancellation.
+            "socket_timeout": None,
             "socket_connect_timeout": timeout_seconds,
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,

@@ -154,7 +154,7 @@ async def test_a_cluster_is_followed_to_the_node_that_has_the_keys() -> None:
     cluster = ("--cluster-enabled", "yes")
     async with redis_server(*cluster) as holder, redis_server(*cluster) as stranger:
         await holder.run("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        await stranger.run("CLUSTER", "MEET", "127.0.0.1", holder.port)
+        await stranger.run("CLUSTER", "MEET", "127.0.0.1", holder.port, holder.bus_port)
         async with asyncio.timeout(20):
             while not await _knows_slots(stranger):  # noqa: ASYNC110 - told by nobody
                 await asyncio.sleep(0.05)
@@ -215,4 +215,25 @@ async def test_messages_are_heard_until_the_connection_breaks() -> None:
         await heard.wait()
         await server.kill()
         await listening
+        await one.close()
+
+
+async def test_who_asks_can_be_cancelled_at_any_point() -> None:
+    async with redis_server() as server, asyncio.timeout(30):
+        one = Connection(server.url, 0.5, 5.0)
+
+        async def ask_for_ever() -> None:
+            while True:
+                await one.ask(*WRITE)
+
+        for steps in range(100):
+            asking = asyncio.create_task(ask_for_ever())
+            for _ in range(steps % 50):
+                await asyncio.sleep(0)
+            asking.cancel()
+            done, _ = await asyncio.wait({asking}, timeout=2)
+            assert done
+            assert asking.cancelled()
+        # And nothing of theirs is taken for an answer to others.
+        assert await one.ask(*WRITE) == b"x"
         await one.close()
