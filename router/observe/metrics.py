@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
@@ -22,12 +23,17 @@ _WAIT_BUCKETS = (0.01, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TAKEN, _REFUSED = "taken", "refused"
 
 
+_Family = Counter | Histogram
+_Some = TypeVar("_Some", Counter, Histogram)
+
+
 class RouterMetrics:
     """Every metric by its name. Token counters go by replica: asked, expected and hit add up alike."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.models = ModelLabels()
+        self._children: dict[tuple[_Family, tuple[str, ...]], _Family] = {}
         # What the process itself takes: CPU seconds, memory, open files.
         ProcessCollector(namespace="kvring", registry=self.registry)
         self._add_requests()
@@ -192,6 +198,14 @@ class RouterMetrics:
             "shadow_busiest_share", "The busiest replica's share of the computing then.", by_course
         )
 
+    def of(self, family: _Some, *labels: str) -> _Some:
+        """Return one of a metric's series, faster than by its own `labels`: each request needs a dozen."""
+        key = (family, labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = family.labels(*labels)
+        return cast(_Some, child)
+
     def introduce(self, version: str, policy: str, run: str, config: str) -> None:
         """Say what runs here, instead of what did before."""
         self.info.clear()
@@ -229,6 +243,8 @@ class RouterMetrics:
             self.ttft,
         ):
             counter.remove_by_labels({"replica": replica})
+        # Some of them are gone: what counts on would not be seen.
+        self._children.clear()
 
     def render(self) -> bytes:
         """Return the exposition text."""

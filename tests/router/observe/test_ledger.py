@@ -127,6 +127,16 @@ def test_a_replica_that_left_leaves_no_series() -> None:
     assert not [line for line in series(metrics) - before if "gone" in line]
 
 
+def test_a_replica_that_comes_back_after_long_counts_from_zero() -> None:
+    metrics = RouterMetrics()
+    ledger = Ledger(metrics, log=False)
+    ledger.enter(outcome())
+    metrics.forget_counters("r")
+    ledger.enter(outcome())
+    assert value(metrics, "prompt_tokens_total", replica="r") == 100
+    assert value(metrics, "time_to_first_byte_seconds_count", replica="r") == 0
+
+
 def test_no_series_tells_when_it_began() -> None:
     metrics = RouterMetrics()
     Ledger(metrics, log=False).enter(outcome())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Literal
@@ -144,3 +146,16 @@ def test_unwritten_lines_cost_nothing(text: Log) -> None:
     text.logger.setLevel("ERROR")
     text.logger.info(Dear(ended()))
     assert text.lines == []
+
+
+def test_a_program_logs_as_it_is_told() -> None:
+    program = (
+        "import logging; from router.settings import start_log;"
+        "from router.observe.log_format import formatter; start_log('info', formatter('json'));"
+        "logging.getLogger('kvring').info('line\\nbroken'); logging.getLogger('kvring').debug('not this')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    (line,) = done.stderr.splitlines()
+    assert json.loads(line)["message"] == "line\nbroken"
