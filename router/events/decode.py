@@ -140,9 +140,12 @@ def _stored(fields: Mapping[Any, Any]) -> BlockStored | None:
     adapter = _text(fields, "lora_name")
     if adapter is None and fields.get("lora_id") is not None:
         unfit = unfit or "an adapter without its name"
-    extra = _ExtraKeys(adapter, root=parent is None)
-    plain_blocks = extra.read(fields.get("extra_keys"), len(hashes))
-    revision = f"{fields.get('lora_id')}\0{extra.adapter_path}" if adapter is not None else ""
+    salt, adapter_path, plain_blocks = None, "", len(hashes)
+    if (keys := fields.get("extra_keys")) is not None:
+        extra = _ExtraKeys(adapter, root=parent is None)
+        plain_blocks = extra.read(keys, len(hashes))
+        salt, adapter_path = extra.salt, extra.adapter_path
+    revision = f"{fields.get('lora_id')}\0{adapter_path}" if adapter is not None else ""
     return BlockStored(
         hashes=hashes,
         parent=None if parent is None else _hash(parent),
@@ -151,7 +154,7 @@ def _stored(fields: Mapping[Any, Any]) -> BlockStored | None:
         place=_place(fields) or "",
         adapter=adapter,
         revision=revision,
-        salt=extra.salt or _text(fields, "cache_salt") or None,
+        salt=salt or _text(fields, "cache_salt") or None,
         plain_blocks=plain_blocks,
         unfit=unfit,
     )
@@ -181,7 +184,7 @@ def _hashes(fields: Mapping[Any, Any]) -> list[int]:
     hashes = fields.get("block_hashes")
     if not isinstance(hashes, list):
         raise DecodeError("block_hashes is a list")
-    return [_hash(value) for value in hashes]
+    return [value & _HASH_MASK if type(value) is int else _hash(value) for value in hashes]
 
 
 def _hash(value: object) -> int:
@@ -219,9 +222,9 @@ def _place(fields: Mapping[Any, Any]) -> str | None:
 
 def _text(fields: Mapping[Any, Any], name: str) -> str | None:
     value = fields.get(name)
-    if value is not None and not (isinstance(value, str) and len(value) <= _MAX_TEXT):
-        raise DecodeError(f"{name} is a text of at most {_MAX_TEXT} characters")
-    return value
+    if value is None or (isinstance(value, str) and len(value) <= _MAX_TEXT):
+        return value
+    raise DecodeError(f"{name} is a text of at most {_MAX_TEXT} characters")
 
 
 class _ExtraKeys:
@@ -235,8 +238,6 @@ class _ExtraKeys:
 
     def read(self, of_blocks: object, block_count: int) -> int:
         """Note the keys; return how many blocks come before the first that depends on more than is named."""
-        if of_blocks is None:
-            return block_count
         if not isinstance(of_blocks, list):
             raise DecodeError("extra_keys is a list, one entry a block")
         for block, keys in enumerate(of_blocks[:block_count]):

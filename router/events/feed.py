@@ -92,7 +92,7 @@ class Feed:
             except Exception:
                 log.exception("following %s failed", self._source.endpoint)
                 # It may have been in the midst of a message.
-                self._drop("it is in doubt")
+                await self._drop("it is in doubt")
             self._current = False
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -160,12 +160,12 @@ class Feed:
         if arrival is Arrival.GAP:
             self.gaps += 1
         elif arrival is Arrival.RESTART:
-            self._drop("it restarted")
+            await self._drop("it restarted")
         if arrival in (Arrival.GAP, Arrival.RESTART):
             await self._catch_up()
             arrival = self._course.place(number, payload)
             if arrival in (Arrival.GAP, Arrival.RESTART):
-                self._drop("messages were missed that cannot be had any more")
+                await self._drop("messages were missed that cannot be had any more")
                 arrival = Arrival.NEXT
         if arrival is Arrival.NEXT:
             await self._take(number, payload)
@@ -199,23 +199,23 @@ class Feed:
             async for number, payload in answers:
                 self.heard_at = self._clock()
                 arrival = self._course.place(number, payload)
+                await self._hub.breathe()
                 if arrival is Arrival.NEXT:
                     await self._take(number, payload)
                 elif arrival is Arrival.GAP and not first:
                     return False
                 elif arrival is not Arrival.SEEN:
-                    self._drop("messages were missed" if arrival is Arrival.GAP else "it restarted")
+                    await self._drop("messages were missed" if arrival is Arrival.GAP else "it restarted")
                     return False
                 first = False
         self.heard_at = self._clock()
         if first and last is not None:
             # Not even the last message, which this heard: it is another publisher, that said nothing yet.
-            self._drop("it restarted")
+            await self._drop("it restarted")
         return True
 
     async def _take(self, number: int, payload: bytes) -> None:
         self._course.passed(number, payload)
-        self.batches += 1
         try:
             if len(payload) <= _INLINE_BYTES:
                 batch = decode_batch(payload)
@@ -224,22 +224,26 @@ class Feed:
         except DecodeError as error:
             self._say(f"sent what cannot be read: {error}")
             # What was removed by it is not known.
-            self._drop("a message cannot be read", forget=False)
+            await self._drop("a message cannot be read", forget=False)
+            self.batches += 1
             return
-        self.unknown += batch.unknown
         for event in batch.events:
             for _ in self.index.take(event):
                 await self._hub.breathe()
+        self.unknown += batch.unknown
+        self.batches += 1
         for reason in self.index.skipped_blocks:
             self._say(f"stores blocks that cannot be told of, with {reason}")
 
-    def _drop(self, why: str, forget: bool = True) -> None:
+    async def _drop(self, why: str, forget: bool = True) -> None:
         """Forget what the index holds: it cannot be trusted."""
-        log.warning("the index of %s is dropped: %s", self._source.endpoint, why)
-        self.index.clear()
+        if self.index.block_count:
+            log.warning("the index of %s is dropped: %s", self._source.endpoint, why)
         self.dropped += 1
         if forget:
             self._course.forget()
+        for _ in self.index.clear():
+            await self._hub.breathe()
 
     def _say(self, what: str) -> None:
         """Log a thing once."""

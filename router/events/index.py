@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from router.chain.chain import TOKEN_BYTES
 from router.chain.digest import DENSE_TOKENS, STRIDE_TOKENS, is_boundary
 from router.chain.keys import Keys
 from router.chain.namer import ChainNamer
-from router.events.decode import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from router.events.decode import BlockRemoved, BlockStored, KvEvent
 from router.events.orphans import Orphans
 
 # Blocks handled before others get a turn, half a millisecond's worth.
@@ -101,25 +101,24 @@ class ResidentIndex:
             held += names
         return held
 
-    def clear(self) -> None:
-        """Forget everything that is held."""
-        self._entries.clear()
+    def clear(self) -> Iterator[None]:
+        """Forget everything that is held, at once; what follows in steps only frees the memory."""
+        waste: tuple[dict[Any, Any], ...] = (self._entries, *self._names.values())
+        self._entries = {}
         self._orphans.clear()
         self._names = {0: {}}
         self._adapters.clear()
         self.names_version += 1
         self.life += 1
+        return _freed(waste)
 
     def take(self, event: KvEvent) -> Iterator[None]:
         """Take one event, in steps between which others may have their turn; run it to its end."""
         if isinstance(event, BlockStored):
-            yield from self._store(event)
-        elif isinstance(event, BlockRemoved):
-            for start in range(0, len(event.hashes), STEP_BLOCKS):
-                self._remove(event.hashes[start : start + STEP_BLOCKS], event.place)
-                yield
-        elif isinstance(event, AllBlocksCleared):
-            self.clear()
+            return self._store(event)
+        if isinstance(event, BlockRemoved):
+            return self._remove(event)
+        return self.clear()
 
     def _store(self, event: BlockStored) -> Iterator[None]:
         count = len(event.hashes)
@@ -133,15 +132,17 @@ class ResidentIndex:
         if space is None:
             self._skip("an adapter named otherwise", count)
             return
-        data, size = event.tokens, event.block_tokens * TOKEN_BYTES
-        parent = event.parent
-        behind: _Entry | None = (self._keys(event), 0, b"", 0, (), space)
-        parent = event.parent
+        size, parent = event.block_tokens * TOKEN_BYTES, event.parent
+        behind: _Entry | None
         for start in range(0, count, STEP_BLOCKS):
-            hashes = event.hashes[start : start + STEP_BLOCKS]
-            part = data[start * size : (start + len(hashes)) * size]
-            plain = max(0, event.plain_blocks - start)
-            if parent is not None:
+            hashes, part, plain = event.hashes, event.tokens, event.plain_blocks
+            if count > STEP_BLOCKS:
+                hashes = hashes[start : start + STEP_BLOCKS]
+                part = part[start * size : (start + len(hashes)) * size]
+                plain = max(0, plain - start)
+            if parent is None:
+                behind = (self._keys(event), 0, b"", 0, (), space)
+            else:
                 behind = self._entries.get(parent)
             if behind is not None:
                 self._extend(behind, hashes, part, size, place, plain)
@@ -234,19 +235,19 @@ class ResidentIndex:
             self._entries[hash_] = (*entry[:3], entry[3] | place, *entry[4:])
         return True
 
-    def _remove(self, hashes: Sequence[int], place: str | None) -> None:
-        gone = _ALL_PLACES if place is None else self._place_bit(place)
-        for hash_ in hashes:
+    def _remove(self, event: BlockRemoved) -> Iterator[None]:
+        gone = _ALL_PLACES if event.place is None else self._place_bit(event.place)
+        for position, hash_ in enumerate(event.hashes, 1):
             entry = self._entries.get(hash_)
             if entry is None:
                 self._orphans.remove(hash_, gone)
-                continue
-            left = entry[3] & ~gone
-            if left > _COUNTED:
+            elif (left := entry[3] & ~gone) > _COUNTED:
                 self._entries[hash_] = (*entry[:3], left, *entry[4:])
             else:
                 del self._entries[hash_]
                 self._release(entry)
+            if position % STEP_BLOCKS == 0:
+                yield
 
     def _bound(self) -> None:
         """Forget the oldest beyond the limit: some at once, as finding them walks over those that left."""
@@ -322,3 +323,12 @@ class ResidentIndex:
     def _skip(self, reason: str, blocks: int) -> None:
         if blocks > 0:
             self.skipped_blocks[reason] += blocks
+
+
+def _freed(waste: tuple[dict[Any, Any], ...]) -> Iterator[None]:
+    """Empty large tables bit by bit: to free one at once takes a tenth of a second for a million blocks."""
+    for table in waste:
+        while table:
+            for _ in range(min(len(table), 8 * STEP_BLOCKS)):
+                table.popitem()
+            yield

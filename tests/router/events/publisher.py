@@ -78,6 +78,8 @@ class Publisher:
         self.buffer: list[tuple[int, bytes]] = []
         self.next = 0
         self.replays = 0
+        # Numbers that the next replay loses on its way, as a full queue does.
+        self.lost_in_replay: set[int] = set()
         if connect_to:
             self._socket.connect(connect_to)
         else:
@@ -130,8 +132,9 @@ class Publisher:
             with self._lock:
                 buffered = list(self.buffer)
             self.replays += 1
+            lost, self.lost_in_replay = self.lost_in_replay, set()
             for number, payload in buffered:
-                if number >= int.from_bytes(start, "big"):
+                if number >= int.from_bytes(start, "big") and number not in lost:
                     router.send_multipart([client, b"", *topic, number.to_bytes(8, "big"), payload])
             router.send_multipart([client, b"", *(topic and [b""]), b"\xff" * 8, b""])
 

@@ -195,7 +195,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_mangled_events_raise_nothing_else(data: st.DataObject) -> None:
     event: Any = _stored(lora_name=None, extra_keys=[None, None])
@@ -209,7 +209,7 @@ def test_mangled_events_raise_nothing_else(data: st.DataObject) -> None:
         decode_batch(payload)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_mangled_bytes_raise_nothing_else(data: st.DataObject) -> None:
     payload = bytearray.fromhex(_EXAMPLES[data.draw(st.sampled_from(sorted(_EXAMPLES)))]["payload_hex"])

@@ -241,6 +241,47 @@ async def test_a_burst_during_a_replay_stays_in_order(publisher: Publisher) -> N
         await until(lambda: follower.trusted)
 
 
+async def test_what_a_replay_lost_on_its_way_is_asked_for_again(publisher: Publisher) -> None:
+    prompts = [prompt(seed, 4) for seed in range(10)]
+    for tokens, hashes in prompts:
+        publisher.publish(stored(tokens, hashes))
+    publisher.lost_in_replay = {4, 5, 8}
+    async with _following(publisher.place) as follower:
+        await until(lambda: follower.trusted)
+        assert await _holds(follower, *(tokens for tokens, _ in prompts))
+        assert (follower.batches, follower.dropped, publisher.replays) == (10, 0, 2)
+
+
+async def test_last_words_that_were_lost_are_asked_for_when_all_is_quiet(publisher: Publisher) -> None:
+    async with _following(publisher.place) as follower:
+        await until(lambda: follower.trusted)
+        publisher.publish(stored(*prompt(1, 4)))
+        await until(lambda: follower.batches == 1)
+        publisher.publish(removed(prompt(1, 4)[1]), lost=True)
+        await until(lambda: follower.batches == 2, seconds=20)
+        assert await _holds(follower)
+        assert follower.dropped == 0
+
+
+async def test_a_replay_that_nobody_answers_is_done_without() -> None:
+    publisher = Publisher(kept=0)
+    silent: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = silent.socket(zmq.SocketType.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    try:
+        place = Place(publisher.place.endpoint, f"tcp://127.0.0.1:{port}")
+        async with _following(place) as follower:
+            await until(lambda: follower.connected)
+            assert await _digest(follower) is None
+            await until(lambda: follower.trusted, seconds=20)
+            publisher.publish(stored(*prompt(1, 4)))
+            await until(lambda: follower.counts.blocks == 4)
+            assert await _holds(follower, prompt(1, 4)[0])
+    finally:
+        publisher.close()
+        silent.destroy(linger=0)
+
+
 async def test_a_large_batch_leaves_turns_to_others(publisher: Publisher) -> None:
     async with _following(publisher.place) as follower:
         await until(lambda: follower.trusted)
