@@ -127,7 +127,8 @@ class Drive:
         if step is not None:
             self.load.begin_step(step.prefill, step.decodes)
             sampled = self.runner.run(step.batch)
-            self.load.end_step()
+            # What steps take here, on a busy machine, teaches nothing.
+            self.load.end_step(learn=False)
             for output in self.scheduler.complete(step, sampled):
                 self._note(output)
         return step

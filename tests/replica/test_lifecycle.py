@@ -239,7 +239,11 @@ async def test_nothing_that_is_nobodys_holds_the_process(unused_tcp_port: int) -
     url = f"http://127.0.0.1:{unused_tcp_port}"
     events = {"enabled": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}
     slow = {"base_seconds": 0.0, "per_token_seconds": 0.01, "per_token_context_seconds": 0.0}
-    fields = {"events": events, "scheduler": {"max_batch_tokens": 32}, "echo": {"prefill": slow}}
+    fields: dict[str, Any] = {
+        "events": events,
+        "scheduler": {"max_batch_tokens": 32},
+        "echo": {"prefill": slow},
+    }
     async with process(unused_tcp_port, **fields) as child, httpx.AsyncClient(trust_env=False) as http:
         source = (await http.get(f"{url}/kv_event_sources")).json()["0"]
         with follow(source):
