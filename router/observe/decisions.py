@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from router.observe.ledger import Outcome
+from router.observe.outcome import Outcome
 from router.observe.sightings import Sight
 from router.placement.ask import Ask, Choice, Ranking
 

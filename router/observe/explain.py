@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from router.observe.decisions import Record
-from router.observe.ledger import Outcome
+from router.observe.outcome import Outcome
 from router.placement.ask import Choice
 
 

@@ -7,8 +7,6 @@ from router.observe.labels import turn_label
 from router.observe.metrics import RouterMetrics
 from router.observe.outcome import Outcome
 
-__all__ = ["Ledger", "Outcome"]
-
 
 class Ledger:
     """Counts outcomes once each, when a request has ended."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from router.observe.attribution import Evidence, Misses, attribute
 from router.observe.decisions import Decisions, Record, record_of
-from router.observe.ledger import Outcome
+from router.observe.outcome import Outcome
 from router.observe.shadow import Shadows
 from router.observe.sightings import Sight, Sightings
 from router.placement.ask import Ask, Choice, Ranking

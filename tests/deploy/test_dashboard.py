@@ -33,7 +33,6 @@ _MAY_BE_EMPTY = {
     ("Wait for a usable replica, p95", ""),
     ("Turned away and sent on", "shed: {{reason}}"),
     ("Turned away and sent on", "sent on: {{reason}}"),
-    ("Discovery and Redis", "{{source}}"),
     ("Discovery and Redis", "Redis"),
     ("Options read anew, and prefixes handed over", "prefixes {{result}}"),
     ("Shadows that failed or skipped", "{{shadow}} failed"),

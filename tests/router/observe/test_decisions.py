@@ -10,7 +10,7 @@ import orjson
 from router.observe.attribution import Misses
 from router.observe.decisions import KEPT_CHOICES, Decisions, Record, record_of
 from router.observe.explain import explanation, why
-from router.observe.ledger import Outcome
+from router.observe.outcome import Outcome
 from router.observe.sightings import Sightings
 from router.placement.ask import Choice
 from tests.router.views import ask_for, fleet_of, names_of

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from router.observe.attribution import Misses
-from router.observe.ledger import Outcome
+from router.observe.outcome import Outcome
 from router.observe.shadow import Shadows
 from router.observe.witness import Witness
 from router.placement.ask import Choice
