@@ -87,6 +87,42 @@ async def test_evictions_are_told(launch: Launch) -> None:
         assert (removed["medium"], removed["group_idx"]) == ("GPU", 0)
 
 
+async def test_under_load_events_tell_what_the_pool_holds(launch: Launch) -> None:
+    client = await launch(events=EVENTS, echo={"block_count": 40, "context_tokens": 400})
+    tasks = [
+        asyncio.create_task(client.complete([number % 5] * (20 + 7 * number), max_tokens=60))
+        for number in range(25)
+    ]
+    await client.until(lambda state: state["load"]["running"] > 3)
+    for task in tasks[::6]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await client.http.post("/prefill", json={"tokens": [9] * 100})
+    await client.idle()
+    assert await client.metric("vllm:num_preemptions_total") > 0
+    engine = client.replica.service.engine
+    names = await asyncio.wrap_future(engine.look(lambda pool: set(pool.named)))
+    wanted = {int.from_bytes(name[-8:], "big") for name in names}
+    with follow(await source_of(client)) as follower:
+        async with asyncio.timeout(5):
+            while held_after(await follower.replay(0)) != wanted:
+                pass
+
+
+def held_after(batches: list[tuple[int, list[dict[str, Any]]]]) -> set[int]:
+    """Return what a follower believes to be there."""
+    held: set[int] = set()
+    for _, events in batches:
+        for event in events:
+            if event["type"] == "BlockStored":
+                held.update(event["block_hashes"])
+            elif event["type"] == "BlockRemoved":
+                held.difference_update(event["block_hashes"])
+            else:
+                held.clear()
+    return held
+
+
 async def test_what_was_missed_is_replayed_as_far_as_it_is_kept(launch: Launch) -> None:
     client = await launch(events={**EVENTS, "buffer_steps": 4})
     for number in range(6):
