@@ -98,6 +98,7 @@ def _brief(manifest: Manifest) -> Manifest:
         ({"router": {"config": {"listen": {"host": "127.0.0.1"}}}}, "/router/config/listen/host"),
         ({"router": {"config": {"listen": {"port": 0}}}}, "/router/config/listen/port"),
         ({"router": {"config": {"control": {"host": "localhost"}}}}, "/router/config/control/host"),
+        ({"router": {"config": {"control": {"host": None}}}}, "/router/config/control"),
         ({"router": {"config": {"redis": {"url": "redis://:secret@redis"}}}}, "/router/config/redis/url"),
         ({"replica": {"config": {"runner": "tensorflow"}}}, "/replica/config/runner"),
         ({"replica": {"config": {"name": "mine"}}}, "'name' not allowed"),

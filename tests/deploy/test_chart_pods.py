@@ -143,10 +143,14 @@ def test_what_is_scaled_says_no_number(chart: Chart) -> None:
     for component in ("router", "replica"):
         assert "replicas" in fixed.part(component)["spec"]
         assert "replicas" not in scaled.part(component)["spec"]
-    scalers = {"HorizontalPodAutoscaler": scaled.router, "ScaledObject": scaled.replica}
-    for kind, workload in scalers.items():
-        target = scaled.one(kind)["spec"]["scaleTargetRef"]
-        assert target == {
+    measured = {"kind": "hpa", "metrics": [{"type": "Resource"}]}
+    other = chart.render({"replica": {"autoscaling": measured}})
+    for scaler, workload in (
+        (scaled.one("HorizontalPodAutoscaler"), scaled.router),
+        (scaled.one("ScaledObject"), scaled.replica),
+        (other.one("HorizontalPodAutoscaler"), other.replica),
+    ):
+        assert scaler["spec"]["scaleTargetRef"] == {
             "apiVersion": "apps/v1",
             "kind": workload["kind"],
             "name": workload["metadata"]["name"],
