@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pathlib import Path
+
+from pydantic import Field, model_validator
 
 from router.settings import Options
 
@@ -21,3 +23,15 @@ class PickerOptions(Options):
     streams: int = Field(
         4096, ge=1, le=1_000_000, description="Requests held at once; more are answered 429."
     )
+    certificate_file: Path | None = Field(
+        None,
+        description="PEM, its chain behind it: gateways come by TLS then, without by plain HTTP/2. A renewed"
+        " one is taken up by itself.",
+    )
+    key_file: Path | None = Field(None, description="PEM key of the certificate.")
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> PickerOptions:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file go together")
+        return self

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 from aiohttp import web
 
-from router.config import RouterConfig
+from router.config import PickerOptions, RouterConfig
 from router.gateway.core import Core
 from router.gateway.frame import frame
 from router.picker.addresses import Addresses
+from router.picker.certificates import Certificates
 from router.picker.health import Health
 from router.picker.metrics import PickerMetrics
 from router.picker.parts import Parts
@@ -28,6 +30,8 @@ class EndpointPicker:
     def __init__(self, config: RouterConfig) -> None:
         """Build all parts; PolicyError, OSError or ValueError where the options do not fit the world."""
         self._config = config
+        # First, as it may fail and opens nothing that would have to be closed.
+        self._credentials = _credentials(config.picker)
         self.core = Core(config)
         fleet, metrics = self.core.fleet, self.core.metrics
         self._addresses = Addresses(lambda: [replica.url for replica in fleet.replicas])
@@ -60,7 +64,7 @@ class EndpointPicker:
             asyncio.create_task(self._health.follow()),
         ]
         self.health_port = await listen(self._health_server, options.host, options.health_port)
-        self.port = await listen(self._server, options.host, options.port)
+        self.port = await listen(self._server, options.host, options.port, self._credentials)
         self.address = f"{options.host}:{self.port}"
 
     def reload(self, config: RouterConfig) -> None:
@@ -92,3 +96,9 @@ class EndpointPicker:
         control.add_probes_to(application.router)
         control.add_to(application.router)
         return JsonErrorRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+
+
+def _credentials(options: PickerOptions) -> grpc.ServerCredentials | None:
+    if options.certificate_file is None or options.key_file is None:
+        return None
+    return Certificates(options.certificate_file, options.key_file).credentials()

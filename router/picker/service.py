@@ -105,11 +105,16 @@ def grpc_server(config: RouterConfig) -> grpc.aio.Server:
     )
 
 
-async def listen(server: grpc.aio.Server, host: str, port: int) -> int:
-    """Start a server; return its port. OSError where it cannot have it."""
+async def listen(
+    server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None
+) -> int:
+    """Start a server, by TLS where there are `credentials`; return its port. OSError if it cannot have it."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = server.add_insecure_port(where)
+        if credentials is None:
+            bound = server.add_insecure_port(where)
+        else:
+            bound = server.add_secure_port(where, credentials)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {where}: {error}") from error
     await server.start()

@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
-_EXAMPLE = Path(__file__).parents[3] / "deploy" / "envoy" / "envoy.yaml"
+EXAMPLE = Path(__file__).parents[3] / "deploy" / "envoy" / "envoy.yaml"
 
 Change = Callable[[dict[str, Any]], None]
 
 
 def envoy_config(picker_port: int, replica_ports: Sequence[int], *changes: Change) -> str:
     """Return the example with these addresses, after `changes` to its ext_proc filter."""
-    config: dict[str, Any] = yaml.safe_load(_EXAMPLE.read_text())
+    config: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     config["admin"]["address"]["socket_address"]["port_value"] = 0
     resources = config["static_resources"]
     resources["listeners"][0]["address"] = _address(0)

@@ -11,7 +11,9 @@ import pytest
 from aiohttp import web
 
 from router.wire.report import ORCA_HEADER, LoadReport
+from tests.envoy import envoy_or_skip
 from tests.router.picker.envoy_config import (
+    EXAMPLE,
     Change,
     body_mode,
     duplex,
@@ -483,3 +485,11 @@ async def test_answers_tell_nothing_of_the_fleet_where_that_is_off(tmp_path: Pat
         _, _, response = await rig.post(front, chat("the sea"), headers={"x-request-id": "mine"})
         assert not [name for name in response.headers if name.lower().startswith("x-kvring-")]
         assert response.headers["x-request-id"] == rig.replicas[0].requests[0].headers["x-request-id"]
+
+
+async def test_the_example_is_valid_as_it_is_shipped() -> None:
+    checked = await asyncio.create_subprocess_exec(
+        str(envoy_or_skip()), "--mode", "validate", "-c", str(EXAMPLE), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await checked.communicate()
+    assert checked.returncode == 0, said.decode()
