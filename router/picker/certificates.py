@@ -22,7 +22,8 @@ class Certificates:
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return what a port is opened with."""
-        return grpc.dynamic_ssl_server_credentials(_configuration(self._pair), self._renewed)
+        # None says that the one in use goes on; the types do not know that.
+        return grpc.dynamic_ssl_server_credentials(_configuration(self._pair), self._renewed)  # type: ignore[arg-type]
 
     def _read(self) -> tuple[bytes, bytes]:
         # gRPC itself would say nothing, and refuse every handshake.

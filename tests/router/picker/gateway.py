@@ -41,7 +41,12 @@ def stream_on(channel: grpc.aio.Channel) -> Call:
         request_serializer=ProcessingRequest.SerializeToString,
         response_deserializer=ProcessingResponse.FromString,
     )
-    return method()
+    return method(None)
+
+
+async def ended(call: Call) -> bool:
+    """Read on; say whether this was the end. AioRpcError where the stream ended badly."""
+    return not isinstance(await call.read(), ProcessingResponse)
 
 
 def request_head(

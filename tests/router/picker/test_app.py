@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.router.picker.gateway import (
     channel_to,
     decided,
     destination_of,
+    ended,
     request_head,
     response_head,
     stream_on,
@@ -160,7 +162,7 @@ async def test_it_ends_when_told_and_answers_what_it_was_asked(tmp_path: Path) -
                 await answering.read()
                 child.process.send_signal(signal.SIGTERM)
                 # Whose answer has begun is let go at once, and well.
-                assert await answering.read() is grpc.aio.EOF
+                assert await ended(answering)
                 assert await answering.code() is grpc.StatusCode.OK
                 async with aiohttp.ClientSession() as session, session.get(f"{control}/readyz") as response:
                     assert response.status == 503
@@ -169,7 +171,7 @@ async def test_it_ends_when_told_and_answers_what_it_was_asked(tmp_path: Path) -
                 for call in (asked, late):
                     await call.write(response_head())
                     assert (await call.read()).HasField("response_headers")
-                    assert await call.read() is grpc.aio.EOF
+                    assert await ended(call)
                     assert await call.code() is grpc.StatusCode.OK
             await until(lambda: child.process.poll() is not None)
             assert child.process.returncode == 0
@@ -197,3 +199,12 @@ def test_unfit_options_are_said() -> None:
     result = CliRunner().invoke(kvring, ["picker", "--set", "picker.fallbacks=99"])
     assert result.exit_code == 2
     assert "picker.fallbacks" in result.output
+
+
+def test_packages_that_are_missing_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    for name in [name for name in sys.modules if name.startswith("router.picker")]:
+        monkeypatch.delitem(sys.modules, name)
+    result = CliRunner().invoke(kvring, ["picker"])
+    assert result.exit_code == 1
+    assert "pip install 'kvring[picker]'" in result.output

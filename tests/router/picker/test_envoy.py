@@ -294,8 +294,8 @@ async def test_bad_requests_are_answered_as_the_router_does(
             yield b'{"model":'
             await asyncio.sleep(5)
 
-        for body, expected in ((unsized, 413), (slow, 408)):
-            async with rig.session.post(f"{front.url}/v1/chat/completions", data=body()) as response:
+        for pieces, expected in ((unsized(), 413), (slow(), 408)):
+            async with rig.session.post(f"{front.url}/v1/chat/completions", data=pieces) as response:
                 assert response.status == expected
                 assert error_of(await response.read())
         assert sum(rig.served()) == 0

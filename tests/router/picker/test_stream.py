@@ -16,6 +16,7 @@ from tests.router.picker.gateway import (
     channel_to,
     decided,
     destination_of,
+    ended,
     request_head,
     request_trailers,
     response_head,
@@ -83,7 +84,7 @@ async def test_a_gateway_that_does_not_tell_headers_is_answered() -> None:
         await call.write(response_head())
         assert (await call.read()).WhichOneof("response") == "response_headers"
         await call.done_writing()
-        assert await call.read() is grpc.aio.EOF
+        assert await ended(call)
         assert await call.code() is grpc.StatusCode.OK
         await rig.idle()
 
@@ -115,7 +116,7 @@ async def test_an_answer_that_never_comes_gives_its_lease_back() -> None:
         exchange = next(iter(rig.picker.service._exchanges))
         assert not exchange.answering
         async with asyncio.timeout(15):
-            assert await call.read() is grpc.aio.EOF
+            assert await ended(call)
         assert await call.code() is grpc.StatusCode.OK
         await _nothing_left(rig)
         assert rig.metric("kvring_requests_total", outcome="replica_error") == 1
@@ -197,7 +198,7 @@ async def test_nothing_is_left_of_two_hundred_streams_that_break_off() -> None:
 
 
 async def _to_the_end(call: Call) -> None:
-    while await call.read() is not grpc.aio.EOF:
+    while not await ended(call):
         pass
 
 
