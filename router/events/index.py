@@ -31,6 +31,7 @@ _MAX_ADAPTERS = 4096
 _Entry: TypeAlias = tuple[bytes | None, int, bytes, int, tuple[bytes, ...], int]
 # The bit of places that says that the last name ends in the block and that digests count it.
 _COUNTED = 1
+_NONE: tuple[bytes, ...] = ()
 
 
 class ResidentIndex:
@@ -133,7 +134,6 @@ class ResidentIndex:
             self._skip("an adapter named otherwise", count)
             return
         size, parent = event.block_tokens * TOKEN_BYTES, event.parent
-        behind: _Entry | None
         for start in range(0, count, STEP_BLOCKS):
             hashes, part, plain = event.hashes, event.tokens, event.plain_blocks
             if count > STEP_BLOCKS:
@@ -141,15 +141,14 @@ class ResidentIndex:
                 part = part[start * size : (start + len(hashes)) * size]
                 plain = max(0, plain - start)
             if parent is None:
-                behind = (self._keys(event), 0, b"", 0, (), space)
-            else:
-                behind = self._entries.get(parent)
-            if behind is not None:
+                root = (self._keys(event), 0, b"", 0, _NONE, space)
+                self._extend(root, hashes, part, size, place, plain)
+            elif (behind := self._entries.get(parent)) is not None:
                 self._extend(behind, hashes, part, size, place, plain)
-                if self._orphans:
-                    yield from self._adopt(hashes)
-            elif parent is not None:
-                self._orphans.add(parent, hashes, part, size, place, plain)
+            else:
+                self._strand(parent, hashes, part, size, place, plain)
+            if self._orphans:
+                yield from self._adopt(hashes)
             self._bound()
             parent = hashes[-1]
             yield
@@ -169,16 +168,13 @@ class ResidentIndex:
             end += size
             before, done = done, end // block_bytes
             held = self._entries.get(hash_)
-            places = place
-            if held is not None and held[5] != space:
-                self._release(held)
-            elif held is not None:
-                if held[0] is not None:
+            if held is not None:
+                if held[5] == space:
                     self._found_at(hash_, place)
                     continue
-                places |= held[3]
+                self._release(held)
+            places, earlier = place, _NONE
             counted = self._counted(names, depth, before, done)
-            earlier: tuple[bytes, ...] = ()
             if counted:
                 self._count(counted, space)
                 if counted[-1] is names[done - 1]:
@@ -191,8 +187,19 @@ class ResidentIndex:
             self.indexed_blocks += 1
         for hash_ in hashes[plain:]:
             if not self._found_at(hash_, place):
-                self._entries[hash_] = (None, 0, b"", place, (), space)
+                self._entries[hash_] = (None, 0, b"", place, _NONE, space)
         self._skip("more than tokens in their keys", len(hashes) - plain)
+
+    def _strand(
+        self, parent: int, hashes: Sequence[int], data: bytes, size: int, place: int, plain: int
+    ) -> None:
+        """Let blocks wait whose parent is not known; but one told of again is known, and what follows it."""
+        lone = next((at for at, hash_ in enumerate(hashes) if hash_ in self._entries), len(hashes))
+        self._orphans.add(parent, hashes[:lone], data, size, place, plain)
+        if lone < len(hashes):
+            self._found_at(hashes[lone], place)
+            behind, after = self._entries[hashes[lone]], lone + 1
+            self._extend(behind, hashes[after:], data[after * size :], size, place, max(0, plain - after))
 
     def _counted(self, names: Sequence[bytes], depth: int, before: int, done: int) -> list[bytes]:
         """Return those of `names[before:done]` that digests count; the first of all has `depth` above it."""
@@ -213,7 +220,8 @@ class ResidentIndex:
 
     def _adopt(self, hashes: Sequence[int]) -> Iterator[None]:
         """Enter the blocks that waited for `hashes`, and those that waited for them in turn."""
-        found = [orphan for hash_ in hashes for orphan in self._orphans.pop_children(hash_)]
+        known = [hash_ for hash_ in hashes if hash_ in self._entries]
+        found = [orphan for hash_ in known for orphan in self._orphans.pop_children(hash_)]
         while found:
             for _ in range(min(STEP_BLOCKS, len(found))):
                 hash_, orphan = found.pop()
@@ -231,7 +239,7 @@ class ResidentIndex:
         entry = self._entries.get(hash_)
         if entry is None:
             return False
-        if not entry[3] & place:
+        if entry[3] & place != place:
             self._entries[hash_] = (*entry[:3], entry[3] | place, *entry[4:])
         return True
 

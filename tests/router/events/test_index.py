@@ -199,6 +199,18 @@ def test_orphans_wait_for_their_parent_and_are_never_credited_before() -> None:
     assert index.orphan_count == 0
 
 
+def test_blocks_told_of_again_are_known_without_their_parent() -> None:
+    index = _index()
+    tokens, hashes = prompt(1, 6)
+    _take(index, stored(tokens[:64], hashes[:4]), removed(hashes[:2]))
+    _take(index, stored(tokens[16:], hashes[1:], hashes[0], medium="CPU"), removed(hashes[2:], "GPU"))
+    assert sorted(index.names()) == sorted(_names(tokens)[2:])
+    assert index.orphan_count == 1
+    _take(index, stored(tokens[:16], hashes[:1]))
+    assert sorted(index.names()) == sorted(_names(tokens))
+    assert index.orphan_count == 0
+
+
 def test_orphans_are_bounded() -> None:
     index = _index(limit=1024)
     for seed in range(100):
@@ -296,7 +308,12 @@ class _Naive(RuleBasedStateMachine):
 
     @rule(data=st.data(), place=st.sampled_from(["GPU", "CPU"]))
     def store_again(self, data: st.DataObject, place: str) -> None:
-        known = [h for h, (parent, _) in self.content.items() if parent is None or parent in self.held]
+        # An engine tells again of blocks that it holds, and stores none without what is before it.
+        known = [
+            hash_
+            for hash_, (parent, _) in self.content.items()
+            if parent is None or parent in self.held or hash_ in self.held
+        ]
         if not known:
             return
         hash_ = data.draw(st.sampled_from(sorted(known)))
