@@ -67,7 +67,8 @@ class Following:
             return
         version = follower.names_version
         epoch = f"{replica.uid or replica.anonymous_name}:{follower.epoch}"
-        if version == self._version and replica.digest is not None and replica.digest.epoch == epoch:
+        same = version == self._version and replica.digest is not None and replica.digest.epoch == epoch
+        if same and follower.trusted:
             replica.digest_still_true(self._clock())
             return
         digest = await follower.digest(namer.identity.fingerprint, epoch)
