@@ -109,6 +109,8 @@ class Feed:
             else:
                 socket.connect(endpoint)
             while True:
+                # Before both are read: what comes meanwhile sets it again.
+                self._arrived.clear()
                 await self._note(monitor)
                 frames = mailbox.receive()
                 if frames is not None:
@@ -124,7 +126,6 @@ class Feed:
 
     async def _wait(self) -> None:
         """Wait until something may have come; ask a publisher that is silent for long."""
-        self._arrived.clear()
         try:
             async with asyncio.timeout(_QUIET_SECONDS if self._replays else None):
                 await self._arrived.wait()

@@ -150,13 +150,16 @@ class Follower:
             return None
         wanted = (self.names_version, identity, epoch)
         if wanted != self._built:
-            names: list[bytes] = []
-            for feed in self._feeds:
-                names += feed.index.names()
-            if len(names) <= _INLINE_NAMES:
-                digest = Digest.of(names, identity, epoch)
+            held = [feed.index.names() for feed in self._feeds]
+            if sum(map(len, held)) <= _INLINE_NAMES:
+                digest = _digest(held, identity, epoch)
             else:
-                digest = await asyncio.to_thread(Digest.of, names, identity, epoch)
+                digest = await asyncio.to_thread(_digest, held, identity, epoch)
             self._built, self._digest = wanted, digest
             return digest
         return self._digest
+
+
+def _digest(held: Sequence[list[bytes]], identity: str, epoch: str) -> Digest:
+    """Return the digest of what ranks hold; several may hold the same."""
+    return Digest.of(held[0] if len(held) == 1 else set().union(*held), identity, epoch)

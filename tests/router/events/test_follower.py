@@ -345,6 +345,7 @@ async def test_ranks_are_followed_apart_and_told_together() -> None:
                 rank.publish(stored(*shared))
             ranks[1].publish(stored(*own))
             await until(lambda: follower.batches == 3)
+            assert await _holds(follower, shared[0], own[0])
             ranks[0].publish(removed(shared[1]))
             await until(lambda: follower.batches == 4)
             # The other rank holds it still.
