@@ -120,6 +120,11 @@ class Replica:
         return "kvring" if self.state else self.facts.engine if self.facts else ""
 
     @property
+    def model(self) -> str:
+        """The model that its chain is of, empty before that is known."""
+        return self.models[0] if self.models else ""
+
+    @property
     def block_tokens(self) -> int:
         """Its KV block, 0 where that is not known."""
         if self.state is not None:
@@ -244,6 +249,12 @@ class Replica:
             self.models = models
             self._calibration.serves(self.slot, models[0] if models else "")
             self._changed()
+
+    def passed(self, now: float, warming_seconds: float, draining: bool = False) -> None:
+        """Note that a probe was answered as it should be."""
+        self.health.probe_passed(now, draining=draining)
+        if self.health.standing is Standing.READY:
+            self.warms(now, warming_seconds)
 
     def warms(self, now: float, warming_seconds: float) -> None:
         """Give it its share bit by bit, over what is left of `warming_seconds` of serving; once in its life.

@@ -1,0 +1,51 @@
+"""Fetches what a replica tells: bounded in time and size, never redirected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from router.engines.engine import Answer
+
+# Pages of metrics are the longest.
+_LARGEST_ANSWER_BYTES = 4 * 1024 * 1024
+
+
+class Fetcher:
+    """Fetches from one replica. `timeout_seconds` tells for how long one answer is waited for now."""
+
+    def __init__(
+        self, url: str, session: aiohttp.ClientSession, timeout_seconds: Callable[[], float]
+    ) -> None:
+        self.url = url
+        self._session = session
+        self._timeout_seconds = timeout_seconds
+
+    async def get(self, path: str) -> Answer:
+        """Return the replica's answer; aiohttp.ClientError or TimeoutError where there is none."""
+        status, headers, body = await self.fetch(self.url + path, {})
+        return Answer(status, headers.get("Content-Type", "").partition(";")[0].strip().lower(), body)
+
+    async def fetch(self, url: str, headers: dict[str, str]) -> tuple[int, Mapping[str, str], bytes]:
+        """Return status, headers and body, which is cut where nobody could want more; errors as above."""
+        timeout = aiohttp.ClientTimeout(total=self._timeout_seconds())
+        async with self._session.get(
+            url, timeout=timeout, allow_redirects=False, headers=headers
+        ) as response:
+            body = bytearray()
+            while len(body) < _LARGEST_ANSWER_BYTES and (
+                chunk := await response.content.read(_LARGEST_ANSWER_BYTES - len(body))
+            ):
+                body += chunk
+            return response.status, response.headers, bytes(body)
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object that was sent; ValueError where it is none."""
+    body = orjson.loads(raw)
+    if not isinstance(body, dict):
+        raise ValueError("not a JSON object")
+    return body
