@@ -41,8 +41,9 @@ def command(
     sets: tuple[str, ...],
 ) -> None:
     """Run the router until SIGTERM or Ctrl-C."""
-    from router.app import run
+    from router.app import Router
     from router.config import RouterConfig
+    from router.lifetime import run
     from router.policies import PolicyError
 
     host, port = _address(listen) if listen is not None else (None, None)
@@ -54,7 +55,7 @@ def command(
     }
     try:
         flags = read_flags(sets, named)
-        run(lambda: RouterConfig.load(config, flags), config)
+        run(Router, lambda: RouterConfig.load(config, flags), config)
     except (SettingsError, PolicyError) as error:
         raise Unfit(str(error)) from error
     except (OSError, ValueError) as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from time import monotonic
 
 import aiohttp
@@ -15,12 +13,14 @@ from router.config import RouterConfig
 from router.fleet.fleet import Fleet
 from router.fleet.members import MemberSource, StaticMembers
 from router.fleet.sources.dns import DnsMembers
+from router.fleet.sources.endpoint_slices import EndpointSliceMembers
 from router.fleet.sources.leases import LeaseMembers
 from router.gateway.control import Control
 from router.gateway.handover import Handover
 from router.gateway.prepare import Preparer
 from router.gateway.serving import Lasting, Serving, fixed_changes
 from router.gateway.upstream import Upstream
+from router.observe.fingerprint import config_fingerprint, release
 from router.observe.layout.metrics import LayoutMetrics
 from router.observe.layout.watch import LayoutWatch
 from router.observe.metrics import RouterMetrics
@@ -30,6 +30,8 @@ from router.shared.connection import Connection
 from router.shared.leases import Leases
 from router.shared.loads import SharedLoad
 from router.shared.metrics import SharedMetrics
+
+DRAIN_STEP_SECONDS = 0.05
 
 
 class Core:
@@ -43,7 +45,7 @@ class Core:
         if watch is not None:
             self.metrics.registry.register(LayoutMetrics(watch))
         self.preparer = Preparer(config.chain, config.models, config.limits, watch)
-        self._upstream = Upstream(config.limits)
+        self.upstream = Upstream(config.limits)
         # Probes never wait behind requests, nor follow what a replica says or the environment proxies.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=config.limits.idle_connection_seconds),
@@ -63,7 +65,7 @@ class Core:
         self._lasting = Lasting(
             fleet=self.fleet,
             preparer=self.preparer,
-            upstream=self._upstream,
+            upstream=self.upstream,
             metrics=self.metrics,
             watch=watch,
             sightings=Sightings(),
@@ -95,13 +97,13 @@ class Core:
         if fixed:
             raise SettingsError(f"only a restart takes up a changed {', '.join(fixed)}")
         self.serving = Serving.build(config, self._lasting, self.serving)
-        self.preparer.limits = self._upstream.limits = config.limits
+        self.preparer.limits = self.upstream.limits = config.limits
         self.fleet.options = config.fleet
         self._static.replace(config.fleet.replicas)
         logging.getLogger().setLevel(config.observe.log_level.upper())
         self._introduce(config)
 
-    async def drain(self, held: Callable[[], int], step_seconds: float = 0.05) -> None:
+    async def drain(self, held: Callable[[], int]) -> None:
         """Turn unready, and wait until nothing is `held`, within the limits.
 
         Who still comes meanwhile is served: it is noticed late.
@@ -112,7 +114,7 @@ class Core:
         while monotonic() - started < limits.drain_seconds and (  # noqa: ASYNC110 - time alone may end it
             held() or monotonic() - started < limits.drain_notice_seconds
         ):
-            await asyncio.sleep(step_seconds)
+            await asyncio.sleep(DRAIN_STEP_SECONDS)
 
     async def stop(self) -> None:
         """Close everything; who is served must have gone before."""
@@ -123,7 +125,7 @@ class Core:
         if self._redis is not None:
             await self._redis.close()
         await self._session.close()
-        await self._upstream.close()
+        await self.upstream.close()
         self.preparer.close()
 
     def _share(self, config: RouterConfig) -> SharedLoad | None:
@@ -137,14 +139,7 @@ class Core:
 
     def _introduce(self, config: RouterConfig) -> None:
         """Say in metrics what runs here, so that runs can be told apart."""
-        told = config.model_dump_json(exclude={"chain": {"seed"}, "redis": {"url"}})
-        try:
-            release = version("kvring")
-        except PackageNotFoundError:
-            release = ""
-        self.metrics.introduce(
-            release, config.policy.name, config.observe.run, blake2b(told.encode(), digest_size=6).hexdigest()
-        )
+        self.metrics.introduce(release(), config.policy.name, config.observe.run, config_fingerprint(config))
 
 
 def _redis(config: RouterConfig) -> Connection | None:
@@ -158,6 +153,8 @@ def _sources(config: RouterConfig, redis: Connection | None) -> list[MemberSourc
     sources: list[MemberSource] = []
     if config.fleet.dns.host:
         sources.append(DnsMembers(config.fleet.dns))
+    if config.fleet.kubernetes.service:
+        sources.append(EndpointSliceMembers(config.fleet.kubernetes))
     if config.fleet.leases.enabled and redis is not None:
         sources.append(LeaseMembers(config.fleet.leases, Leases(redis, config.redis.pool)))
     return sources

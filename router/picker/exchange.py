@@ -75,7 +75,12 @@ class Exchange:
         if first is None:
             return
         head = Head.of(first)
-        outcome = Outcome(request_id=request_id_of(head.headers), path=head.path, arrived_at=monotonic())
+        outcome = Outcome(
+            request_id=request_id_of(head.headers),
+            path=head.path,
+            arrived_at=monotonic(),
+            client_retry=_digits(head.headers.get("x-stainless-retry-count", "0"))[:4],
+        )
         try:
             await self._exchange(head, outcome)
         except ApiError as error:

@@ -14,9 +14,6 @@ class PickerMetrics:
             "Headers that steer requests, sent by clients themselves and taken out.",
             registry=registry,
         )
-        self.streams = Gauge(
-            "kvring_picker_streams", "Streams of gateways: requests held at once.", registry=registry
-        )
         self.chunks = Counter(
             "kvring_picker_answer_chunks_total",
             "Pieces of answers that gateways sent here for nothing: their filter should not.",

@@ -64,7 +64,7 @@ class Picker:
         session = head.headers.get(serving.config.sessions.header.lower())
         prepared = await self._preparer.prepare(reader, raw, session)
         outcome.model, outcome.tier = prepared.ask.model, prepared.tier
-        outcome.prompt_tokens = prepared.ask.prompt_tokens
+        outcome.prompt_tokens, outcome.turn = prepared.ask.prompt_tokens, prepared.turn
         now = monotonic()
         view, ranking = serving.decider.decide(prepared.ask, now)
         places = self._places(serving, ranking, head)

@@ -31,6 +31,7 @@ class Service:
         self._parts = parts
         self._exchanges: dict[Exchange, asyncio.Task[Any] | None] = {}
         self._leaving = False
+        parts.metrics.in_flight.set_function(lambda: len(self._exchanges))
 
     @property
     def streams(self) -> int:
@@ -62,7 +63,6 @@ class Service:
         exchange = Exchange(self._parts, _Stream(context), crowded=len(self._exchanges) >= limit)
         exchange.leaving = self._leaving
         self._exchanges[exchange] = asyncio.current_task()
-        self._parts.picker_metrics.streams.set(len(self._exchanges))
         try:
             await exchange.run()
         except Exception:
@@ -71,7 +71,6 @@ class Service:
             await context.abort(grpc.StatusCode.INTERNAL, "the picker failed")
         finally:
             del self._exchanges[exchange]
-            self._parts.picker_metrics.streams.set(len(self._exchanges))
 
 
 class _Stream:

@@ -73,7 +73,7 @@ async def test_control_serves_probes_and_metrics() -> None:
                 assert response.status == status
         async with rig.session.get(rig.picker.control_address + "/metrics") as response:
             text = await response.text()
-        assert "kvring_picker_streams 1.0" in text
+        assert "kvring_in_flight_requests 1.0" in text
         assert "kvring_picker_unaddressed_replicas 0.0" in text
         assert 'kvring_replica_in_flight_requests{replica="r' in text
         call.cancel()

@@ -192,7 +192,7 @@ async def test_nothing_is_left_of_two_hundred_streams_that_break_off() -> None:
 
         for _ in range(4):
             await asyncio.gather(*(break_off() for _ in range(50)))
-        assert rig.metric("kvring_picker_streams") == rig.picker.service.streams
+        assert rig.metric("kvring_in_flight_requests") == rig.picker.service.streams
         await _nothing_left(rig)
         assert rig.metric("kvring_requests_total", outcome="client_closed") > 0
 
@@ -205,7 +205,7 @@ async def _to_the_end(call: Call) -> None:
 async def _nothing_left(rig: PickerRig) -> None:
     await rig.idle()
     assert rig.in_flight() == 0
-    assert rig.metric("kvring_picker_streams") == 0
+    assert rig.metric("kvring_in_flight_requests") == 0
     assert rig.metric("kvring_replica_in_flight_requests") == 0
     for replica in rig.picker.core.fleet.replicas:
         assert replica.load.view(0.0).own_work_seconds == 0
