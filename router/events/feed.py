@@ -211,8 +211,9 @@ class Feed:
                 first = False
         self.heard_at = self._clock()
         if first and last is not None:
-            # Not even the last message, which this heard: it is another publisher, that said nothing yet.
+            # Not even the last message, which this heard: it is another publisher, that said less so far.
             await self._drop("it restarted")
+            return False
         return True
 
     async def _take(self, number: int, payload: bytes) -> None:
