@@ -16,6 +16,8 @@ CHART = ROOT / "helm" / "kvring"
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 
 Manifest = dict[str, Any]
+# In C, where it is there: a dashboard is a long text.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class ChartRefused(RuntimeError):
@@ -77,7 +79,7 @@ class Chart:
         own = self.scratch / "values.yaml"
         own.write_text(yaml.safe_dump(dict(values or {})))
         text = self._run("template", name, str(CHART), "--namespace", "ai", *_files((*files, own)))
-        return Rendered(tuple(document for document in yaml.safe_load_all(text) if document))
+        return Rendered(tuple(document for document in yaml.load_all(text, _LOADER) if document))
 
     def _run(self, *arguments: str) -> str:
         done = subprocess.run([self.helm, *arguments], capture_output=True, text=True, timeout=30)
