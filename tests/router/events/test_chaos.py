@@ -12,7 +12,7 @@ from router.chain.digest import Digest
 from router.chain.keys import Keys
 from router.chain.namer import ChainNamer
 from router.events.follower import Follower
-from tests.router.events.publisher import CLEARED, Publisher, prompt, removed, stored, until
+from tests.router.events.publisher import CLEARED, Publisher, prompt, removed, stored
 from tests.tiny_tokenizer import tiny_tokenizer
 
 _NAMER = ChainNamer("xxh3", "seed", 16, tiny_tokenizer())
@@ -34,9 +34,7 @@ class _Engine:
         roll = self.draw.random()
         lost = self.draw.random() < 0.2
         if roll < 0.55 or not self.held:
-            self.prompts += 1
-            self.held[self.prompts] = 4
-            self.publisher.publish(stored(*prompt(self.prompts, 4)), lost=lost)
+            self.store(lost)
         elif roll < 0.8:
             one = self.draw.choice(sorted(self.held))
             left = self.draw.randrange(self.held[one])
@@ -52,6 +50,11 @@ class _Engine:
         elif roll < 0.97:
             self.restart()
 
+    def store(self, lost: bool) -> None:
+        self.prompts += 1
+        self.held[self.prompts] = 4
+        self.publisher.publish(stored(*prompt(self.prompts, 4)), lost=lost)
+
     def restart(self) -> None:
         self.held.clear()
         self.publisher.close()
@@ -66,14 +69,15 @@ class _Engine:
 
 
 async def _settled(engine: _Engine, follower: Follower) -> Digest:
-    """Let a last message arrive, and return the digest then."""
-    await until(lambda: follower.trusted, seconds=20)
-    batches = follower.batches
-    engine.publisher.publish()
-    await until(lambda: follower.batches > batches and follower.trusted, seconds=20)
-    digest = await follower.digest(_NAMER.identity.fingerprint, "epoch")
-    assert digest is not None
-    return digest
+    """Store a last prompt, and return the digest that holds it."""
+    engine.store(lost=False)
+    last = engine.names()[-4:]
+    async with asyncio.timeout(20):
+        while True:
+            digest = await follower.digest(_NAMER.identity.fingerprint, "epoch")
+            if digest is not None and all(name in digest for name in last):
+                return digest
+            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("seed", range(4))
