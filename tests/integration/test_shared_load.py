@@ -79,11 +79,11 @@ async def test_without_redis_what_replicas_report_keeps_the_bound() -> None:
     slow = {"echo": {"decode_seconds": 0.3}}
     async with live_fleet(4, routers=4, replica=slow, policy=policy) as fleet, asyncio.timeout(30):
         chats: list[asyncio.Task[Any]] = []
-        for number in range(24):
+        for number in range(16):
             chats.append(asyncio.create_task(fleet.chat(said(HOT), number % 4, max_tokens=64)))
             await until(lambda count=number + 1: all_report(fleet, count))  # type: ignore[misc]
-        # 1.25 of 24 on 4 replicas.
-        assert max(in_flight(fleet)) <= 8
+        # 1.25 of 16 on 4 replicas; two of each router's own four would be 8.
+        assert max(in_flight(fleet)) <= 5
         for chat in chats:
             chat.cancel()
         await asyncio.gather(*chats, return_exceptions=True)
