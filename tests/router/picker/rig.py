@@ -19,6 +19,25 @@ from tests.router.scripted import ScriptedReplica, until
 
 CHAT = "/v1/chat/completions"
 
+# Whatever the picker learns then, it learns from traffic.
+BLIND = {"state_poll_seconds": 60, "idle_poll_seconds": 600}
+
+
+def chat(topic: str, turns: int = 1, **fields: Any) -> dict[str, Any]:
+    """A conversation of so many turns, long enough to have a prefix worth keeping."""
+    messages = []
+    for turn in range(turns):
+        messages.append({"role": "user", "content": f"{topic}, part {turn}. " + f"Tell me of {topic}. " * 40})
+        messages.append({"role": "assistant", "content": f"So much for {topic}, part {turn}."})
+    return {"model": "m", "messages": messages[:-1], **fields}
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    """The error of an answer in OpenAI's shape."""
+    error: dict[str, Any] = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
 
 @dataclass
 class PickerRig:
