@@ -61,13 +61,14 @@ async def quiet_fleet(
 class _Listed:
     """Members that are known from the start."""
 
-    refresh_seconds: float | None = None
+    kind = "listed"
+    up = True
 
     def __init__(self, listed: Sequence[Member]) -> None:
         self._listed = listed
 
-    async def members(self) -> Sequence[Member]:
-        return self._listed
+    async def watch(self) -> AsyncIterator[Sequence[Member]]:
+        yield self._listed
 
 
 def _state(name: str, model: str, identity: ChainIdentity, cost: PrefillCost) -> ReplicaState:
