@@ -24,7 +24,8 @@ async def keep_up(
         plan = FleetPlan(replicas, runner, policy, port, model="echo")
     say(f"Starting {replicas} replicas and a router ...")
     async with Fleet(plan) as fleet:
-        say(f"Up at {fleet.url}, model {plan.model}, policy {policy}. Logs: {fleet.logs}\n")
+        say(f"Up at {fleet.url}, model {plan.model}, policy {policy}. Logs: {fleet.logs}")
+        say(f"How the fleet does, in a browser: {fleet.url}/\n")
         say(how_to_ask(fleet.url, plan.model))
         say("Ctrl-C ends it.")
         while True:

@@ -16,8 +16,8 @@ _FIGURES = {
     "kvring_hit_unreported_total": "unreported",
 }
 _MISSES = "kvring_uncached_tokens_total"
-# By model and turn, so that more replicas do not make it larger; and of streams alone, as the first byte of an
-# answer that comes whole comes after its last token.
+# By model and turn, so that more replicas do not make it larger; and of streams alone, as the first byte
+# of an answer that comes whole comes after its last token.
 _TTFT = "kvring_turn_time_to_first_byte_seconds_bucket"
 _INFO = "kvring_info"
 _REDIS = "kvring_redis_up"

@@ -31,8 +31,8 @@ export class DecisionTable {
     const request = make("button", { type: "button", class: "name", title: one.request_id }, one.request_id);
     request.addEventListener("click", () => this.#open(one.request_id));
     const chosen = make("td");
-    const hit = make("td", { class: "number" });
-    const missed = make("td", { class: "wide quiet" });
+    const hit = make("td", { class: "number", "data-title": "hit" });
+    const missed = make("td", { class: "wide missed quiet" });
     const element = make(
       "tr",
       {},
@@ -42,7 +42,7 @@ export class DecisionTable {
       chosen,
       make("td", { class: "why" }, one.why),
       make("td", { class: "wide quiet" }, one.reason),
-      make("td", { class: "number" }, count(one.expected_tokens)),
+      make("td", { class: "number", "data-title": "expected" }, count(one.expected_tokens)),
       hit,
       missed,
     );

@@ -21,7 +21,7 @@ function heading(told) {
 }
 
 function facts(told) {
-  const depth = told.blocks ? `${count(told.blocks)} blocks of ${told.block_tokens} tokens` : "not named";
+  const depth = told.blocks ? `${count(told.blocks)} ${told.blocks === 1 ? "block" : "blocks"} of ${told.block_tokens} tokens` : "not named";
   return list([
     ["Policy", told.policy],
     ["Model", told.model],

@@ -46,7 +46,7 @@ export class FleetTable {
   #head(column) {
     const button = make("button", { type: "button", title: column.hint ?? "" }, column.title);
     button.addEventListener("click", () => this.#sort(column));
-    const kind = [column.kind, column.text ? "" : "number"].filter(Boolean).join(" ");
+    const kind = [column.kind, column.bar ? "metered" : column.text ? "" : "number"].filter(Boolean).join(" ");
     const head = make("th", { scope: "col", class: kind }, button);
     this.#heads.push([column, head]);
     return head;

@@ -39,4 +39,4 @@ export function clock(at) {
   return new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 }
 
-export const rate = (value) => (value === null ? NONE : value.toFixed(value < 9.95 ? 1 : 0));
+export const rate = (value) => (value === null ? NONE : value < 9.95 ? value.toFixed(1) : whole.format(value));

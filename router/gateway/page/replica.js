@@ -8,16 +8,17 @@ import { NONE, count, percent, points, seconds, short } from "./format.js";
 const FAR_OFF = 0.1;
 const ENOUGH_TOKENS = 1000;
 
-// The columns: `by` is what they are sorted by, `kind` when they are left out for want of room.
+// The columns: `by` is what they are sorted by, `kind` when they are left out for want of room; numbers without a
+// bar stand at the right.
 export const COLUMNS = [
   { title: "Replica", by: (one) => one.name, text: true },
   { title: "State", by: (one) => one.state, text: true },
   { title: "Engine", by: (one) => one.engine, text: true, kind: "widest" },
-  { title: "Load", by: (one) => one.wait_seconds, hint: "Seconds until a prompt sent now would begin" },
-  { title: "KV use", by: (one) => one.kv_usage, hint: "Share of KV blocks that requests hold", kind: "wide" },
-  { title: "Hit ratio", by: (one) => one.hit_ratio, hint: "Cached share of prompt tokens; the mark is what was expected" },
-  { title: "Against expected", by: (one) => one.against, hint: "Hit ratio less the expected one, in points", kind: "wide" },
-  { title: "Share", by: (one) => one.share, hint: "Of all requests", kind: "wide" },
+  { title: "Load", by: (one) => one.wait_seconds, hint: "Seconds until a prompt sent now would begin", bar: true },
+  { title: "KV use", by: (one) => one.kv_usage, hint: "Share of KV blocks that requests hold", kind: "wide", bar: true },
+  { title: "Hit ratio", by: (one) => one.hit_ratio, hint: "Cached share of prompt tokens; the mark is what was expected", bar: true },
+  { title: "vs expected", by: (one) => one.against, hint: "Hit ratio less the expected one, in points", kind: "wide" },
+  { title: "Share", by: (one) => one.share, hint: "Of all requests; the longest bar is the busiest", kind: "wide", bar: true },
   { title: "Prompt tokens", by: (one) => one.prompt_tokens, kind: "widest" },
   { title: "Digest age", by: (one) => one.digest_age_seconds, kind: "widest" },
 ];

@@ -7,7 +7,7 @@ import { NONE, count, percent, points, rate, seconds } from "./format.js";
 const TILES = [
   { name: "rate", title: "Requests a second", told: requests },
   { name: "hits", title: "Hit ratio", told: hits },
-  { name: "ttft", title: "Time to first byte, median", told: firstBytes },
+  { name: "ttft", title: "TTFT, median", told: firstBytes },
   { name: "waiting", title: "Waiting", told: waiting },
   { name: "busiest", title: "Busiest replica's share", told: busiestShare },
 ];
