@@ -13,6 +13,7 @@ _COMMANDS = {
     "bench": "Measure what the router's own parts cost in CPU time.",
     "ceiling": "Tell the hit ratio that any cache could reach on a request log or a trace.",
     "demo": "Show what prefix affinity gives: a real model, three replicas, two policies.",
+    "doctor": "Check a configuration or a live fleet, and say what to mend.",
     "explain": "Tell where a router sends a request, and why it missed what it missed.",
     "gate": "Hold a live address to the hit ratio that it had.",
     "lint": "Tell which places of prompts keep them from sharing, and at what cost.",
