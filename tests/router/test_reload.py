@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -15,6 +17,14 @@ from router.config import RouterConfig
 from router.policies import PolicyError
 from router.settings import SettingsError
 from tests.router.scripted import BODY, Rig, ScriptedReplica, rig, until
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    """A reload sets the level of this process's log."""
+    before = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(before)
 
 
 def _changed(up: Rig, **sections: object) -> RouterConfig:
