@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, Page, Route, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, Route, async_playwright
 
 DESKTOP, PHONE = (1400, 900), (360, 740)
 _ARGUMENTS = (
@@ -103,12 +103,17 @@ async def opened() -> AsyncIterator[Opener]:
 
 
 def _listen(browsed: Browsed) -> None:
-    page = browsed.page
-    page.on("console", lambda message: message.type == "error" and browsed.complaints.append(message.text))
-    page.on("pageerror", lambda error: browsed.complaints.append(str(error)))
-    page.on(
-        "request", lambda request: browsed.asked.add("{0.scheme}://{0.netloc}".format(urlsplit(request.url)))
-    )
+    def said(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            browsed.complaints.append(message.text)
+
+    def asks(request: Request) -> None:
+        address = urlsplit(request.url)
+        browsed.asked.add(f"{address.scheme}://{address.netloc}")
+
+    browsed.page.on("console", said)
+    browsed.page.on("pageerror", lambda error: browsed.complaints.append(str(error)))
+    browsed.page.on("request", asks)
 
 
 async def _tell(page: Page, fleet: dict[str, Any]) -> None:
