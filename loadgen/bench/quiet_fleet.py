@@ -10,6 +10,8 @@ import aiohttp
 
 from router.chain.chain import ChainIdentity
 from router.chain.digest import Digest
+from router.chain.namers import Namers
+from router.chain.options import ChainOptions
 from router.config import FleetOptions
 from router.fleet.fleet import Fleet
 from router.fleet.members import Member
@@ -46,7 +48,9 @@ async def quiet_fleet(
     """
     members = _Listed([Member(f"http://127.0.0.1:9/{name}", name) for name in names])
     async with aiohttp.ClientSession() as session:
-        fleet = Fleet(FleetOptions(), [members], session, lambda _: identity, RouterMetrics(), lambda: 0.0)
+        # Only polls, which never begin, would name anything.
+        namers = Namers(ChainOptions(), {})
+        fleet = Fleet(FleetOptions(), [members], session, namers, RouterMetrics(), lambda: 0.0)
         await fleet.start()
         replicas = {replica.name: replica for replica in fleet.replicas}
         for name, replica in replicas.items():

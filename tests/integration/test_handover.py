@@ -38,7 +38,7 @@ def _handed_over(fleet: LiveFleet, result: str) -> float:
 
 @pytest.mark.parametrize("prefill_tokens", [65_536, 0])
 async def test_conversations_of_a_replica_that_drains_find_their_cache(prefill_tokens: int) -> None:
-    options = {"fleet": {"handover": {"prefill_tokens": prefill_tokens}}}
+    options: dict[str, Any] = {"fleet": {"handover": {"prefill_tokens": prefill_tokens}}}
     async with live_fleet(3, routers=2, replica={"linger_seconds": 1.0}, **options) as fleet:
         homes: Counter[str] = Counter()
         served: dict[int, str] = {}

@@ -24,7 +24,7 @@ async def _homes(fleet: LiveFleet, router: int, turn: int = 1) -> dict[int, str]
 
 async def test_a_replica_that_joins_takes_its_share_and_no_more() -> None:
     """By hashing alone: a router that starts after the change, against one of before."""
-    by_hash = {"fleet": _FLEET, "policy": {"options": {"use_digests": False}}}
+    by_hash: dict[str, Any] = {"fleet": _FLEET, "policy": {"options": {"use_digests": False}}}
     async with live_fleet(4, **by_hash) as fleet:
         before = await _homes(fleet, 0)
         fleet.replicas.append(await start(echo_options("r4", None)))
@@ -46,7 +46,7 @@ async def test_a_replica_that_joins_takes_its_share_and_no_more() -> None:
 async def test_running_conversations_stay_where_their_cache_is() -> None:
     # A hit must be worth more than a near-tie, or there is nothing to stay for.
     costs = {"base_seconds": 0.0005, "per_token_seconds": 1e-4, "per_token_context_seconds": 0}
-    options = {"fleet": _FLEET, "policy": {"options": {"near_tie_seconds": 0.001}}}
+    options: dict[str, Any] = {"fleet": _FLEET, "policy": {"options": {"near_tie_seconds": 0.001}}}
     replica = {"echo": {"prefill": costs}}
     async with live_fleet(4, replica=replica, **options) as fleet:
         before = await _homes(fleet, 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+from aiohttp import web
+
 from tests.router.scripted import BODY, rig, until
 
 _WAITS = {"no_replica_wait_seconds": 10.0}
@@ -23,15 +25,10 @@ async def test_requests_bridge_the_restart_of_the_only_replica() -> None:
         gate = asyncio.Event()
         most = 0
 
-        async def slow(request):  # type: ignore[no-untyped-def]
+        async def slow(request: web.Request) -> web.StreamResponse:
             nonlocal most
             most = max(most, replica.running)
             await gate.wait()
-            return await _plain()
-
-        async def _plain():  # type: ignore[no-untyped-def]
-            from aiohttp import web
-
             return web.json_response({"choices": [], "usage": {"prompt_tokens": 40}})
 
         replica.answer = slow

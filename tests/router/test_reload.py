@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from loadgen.children import free_ports, start_child, stop_children, wait_until_ready
 from router.config import RouterConfig
@@ -55,9 +56,9 @@ async def test_the_next_request_is_served_by_the_new_options() -> None:
 async def test_a_request_keeps_the_parts_it_began_with() -> None:
     gate = asyncio.Event()
 
-    async def held(request):  # type: ignore[no-untyped-def]
+    async def held(request: web.Request) -> web.StreamResponse:
         await gate.wait()
-        return aiohttp.web.json_response({"choices": [], "usage": {"prompt_tokens": 9}})
+        return web.json_response({"choices": [], "usage": {"prompt_tokens": 9}})
 
     async with rig(1) as up:
         up.replicas[0].answer = held

@@ -14,7 +14,7 @@ def _roster(count: int) -> Roster:
     return Roster(names, names, np.arange(count, dtype=np.int64), Ring(names), count)
 
 
-def _table(*in_flight: float) -> np.ndarray:  # type: ignore[type-arg]
+def _table(*in_flight: float) -> np.ndarray:
     table = np.zeros((len(Column), len(in_flight)))
     table[Column.IN_FLIGHT] = in_flight
     return table

@@ -22,7 +22,7 @@ class _Door:
         self.serves: set[str] = set()
         self.tries = 0
         self.room = WaitingRoom(
-            LimitOptions(**{"no_replica_wait_seconds": 5, **limits}),  # type: ignore[arg-type]
+            LimitOptions(**{"no_replica_wait_seconds": 5, **limits}),
             lambda: self.replicas,
             RouterMetrics(),
         )
