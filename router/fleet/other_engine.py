@@ -51,6 +51,7 @@ class OtherEngine:
     def forget(self) -> None:
         """Find out anew what it is: another program may come up at its address."""
         self._engine = None
+        self._facts_due = 0.0
 
     async def ask(self) -> None:
         """Ask an engine that is not ours: whether it is well, what it is, and how loaded."""
@@ -83,6 +84,9 @@ class OtherEngine:
             self._complain("load", error)
         now = self._clock()
         if load is not None:
+            if load.process and load.process != replica.facts.process:
+                # Another process: where it publishes, and what it serves, may be new too.
+                self._facts_due = 0.0
             replica.take_engine_load(load, now)
         self._replica.passed(now, self.options.warming_seconds)
         if now >= self._digest_due:

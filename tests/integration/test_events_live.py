@@ -26,8 +26,9 @@ from tests.tiny_tokenizer import write_tiny_tokenizer
 
 _EVENTS = {"enabled": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}
 _AS_VLLM: dict[str, Any] = {"engine": "vllm", "events": {"source": "replica"}}
-# A hit must be worth more than a near-tie.
-_POLICY = {"options": {"near_tie_seconds": 0.0}}
+# A hit must be worth more than a near-tie, and than what a busy machine adds.
+_COSTS = {"prefill": {"base_seconds": 0.0005, "per_token_seconds": 5e-4, "per_token_context_seconds": 0}}
+_POLICY = {"options": {"near_tie_seconds": 0.001}}
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ async def _engines(directory: Path, count: int = 2) -> AsyncIterator[LiveFleet]:
     async with live_fleet(
         count,
         directory,
-        replica={"events": _EVENTS},
+        replica={"events": _EVENTS, "echo": _COSTS},
         fleet={**_AS_VLLM, "digest_poll_seconds": 0.1},
         policy=_POLICY,
     ) as fleet:
