@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -25,9 +26,9 @@ async def _fleet(fleet: Rig) -> dict[str, Any]:
 
 async def _when(fleet: Rig, holds: Any) -> dict[str, Any]:
     """Return what is told once it holds; it may be a second old."""
-    told = await _fleet(fleet)
-    while not holds(told):
-        told = await _fleet(fleet)
+    async with asyncio.timeout(15):
+        while not holds(told := await _fleet(fleet)):
+            await asyncio.sleep(0.05)
     return told
 
 
