@@ -27,7 +27,7 @@ async def _fleet(fleet: Rig) -> dict[str, Any]:
 async def _when(fleet: Rig, holds: Any) -> dict[str, Any]:
     """Return what is told once it holds; it may be a second old."""
     async with asyncio.timeout(15):
-        while not holds(told := await _fleet(fleet)):
+        while not holds(told := await _fleet(fleet)):  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.05)
     return told
 
