@@ -38,9 +38,10 @@ async def members_of(
         if isinstance(told, str):
             silent[kind] = told
         else:
-            members += told
-    # Two sources may know the same one.
-    return tuple({member.url: member for member in reversed(members)}.values())[::-1], silent
+            # Two sources may know the same one; who lists one twice himself should hear of it.
+            known = {member.url for member in members}
+            members += [member for member in told if member.url not in known]
+    return members, silent
 
 
 def _leases(config: RouterConfig, redis: Connection | None) -> MemberSource:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -23,9 +25,12 @@ def shown(diagnosis: Diagnosis) -> RenderableType:
         if verdict.looked:
             looked.add_row(_mark(verdict), Text(check.asks), Text(verdict.seen))
     parts: list[RenderableType] = [looked]
-    over = [(check.name, verdict.seen) for check, verdict in diagnosis.verdicts if not verdict.looked]
+    over: dict[str, list[str]] = defaultdict(list)
+    for check, verdict in diagnosis.verdicts:
+        if not verdict.looked:
+            over[verdict.seen].append(check.name)
     if over:
-        told = "; ".join(f"{name}: {why}" for name, why in over)
+        told = "; ".join(f"{', '.join(names)}: {why}" for why, names in over.items())
         parts += [Text(""), Text(f"Not checked: {told}", style="dim")]
     for severity in Severity:
         for finding in diagnosis.findings:

@@ -26,13 +26,11 @@ _COSTS = (
 
 def router_and_replicas(evidence: Evidence) -> Verdict:
     """Compare what each replica says of its names with those of the configuration, field by field."""
-    if evidence.namers is not None and any(replica.state for replica in evidence.replicas):
-        findings = _compared(evidence)
-    elif evidence.live is not None:
-        findings = []
-    else:
-        return passed_over("needs --config and a kvring replica that answers, or a live router")
     compared = {replica.name for replica in evidence.replicas if replica.state and evidence.namers}
+    sized = [replica for replica in evidence.reached if replica.facts and replica.facts.block_tokens]
+    if not compared and not sized and evidence.live is None:
+        return passed_over("needs --config and replicas that answer, or a live router")
+    findings = _compared(evidence) if compared else []
     live = evidence.live.replicas if evidence.live else ()
     differ = [one.name for one in live if one.mismatch and one.name not in compared]
     if differ:

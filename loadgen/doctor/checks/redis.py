@@ -44,7 +44,7 @@ def redis(evidence: Evidence) -> Verdict:
 def _from_here(seen: RedisSeen, config: RouterConfig, costs: str) -> list[Finding]:
     if seen.problem:
         mend = "check that it runs, redis.url, and that network policies let routers in"
-        if "NOAUTH" in seen.problem or "WRONGPASS" in seen.problem or "uthentication" in seen.problem:
+        if any(word in seen.problem for word in ("NOAUTH", "WRONGPASS", "uthentication", "password")):
             mend = "give the right user and password in redis.url: redis://USER:PASSWORD@HOST:PORT/0"
         return [wrong("Redis cannot be used", f"{seen.place}: {seen.problem}", costs, mend)]
     findings: list[Finding] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from math import sqrt
+from math import log, sqrt
 
 from loadgen.doctor.evidence import Evidence
 from loadgen.doctor.finding import Finding, Verdict, counted, named, note, passed_over, warning, wrong
@@ -12,6 +12,7 @@ from router.placement.ring import Ring
 KEYS = 20_000
 # Rings of 160 virtual nodes a replica stay below this with 3 to 16 of them; 20 virtual nodes do not.
 _MOST_TIMES_FAIR = 1.25
+_VIRTUAL_NODES = 160
 _ENOUGH_TOKENS = 50_000
 
 
@@ -73,8 +74,7 @@ def ring(evidence: Evidence) -> Verdict:
             continue
         busiest, times = busiest_of(members)
         told.append(f"{model or 'all'}: {times:.2f} times a fair share at most")
-        # Chance alone makes single shares of many replicas uneven over so many keys.
-        if times > _MOST_TIMES_FAIR + 2 * sqrt(len(members) / KEYS):
+        if times > _most_times_fair(len(members)):
             findings.append(
                 warning(
                     f"the ring is uneven: {busiest} gets too much",
@@ -134,6 +134,12 @@ def busiest_of(members: list[str]) -> tuple[str, float]:
     homes = Counter(next(hash_ring.walk(b"conversation %d" % index)) for index in range(KEYS))
     name, keys = homes.most_common(1)[0]
     return name, keys * len(hash_ring.names) / KEYS
+
+
+def _most_times_fair(members: int) -> float:
+    """Return what the largest of so many shares hardly exceeds by chance, over so many keys."""
+    deviation = sqrt(1 / _VIRTUAL_NODES + members / KEYS)
+    return max(_MOST_TIMES_FAIR, 1 + deviation * (sqrt(2 * log(members)) + 1))
 
 
 def _fleets(evidence: Evidence) -> dict[str, list[str]]:

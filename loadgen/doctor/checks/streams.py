@@ -39,8 +39,8 @@ def _of(trial: Trial) -> Finding | None:
                 f"a request for {trial.model} fails",
                 f"{stream.url}: {stream.problem}",
                 "clients get the same",
-                "the router's log says why; give --api-key where the address wants one, and --api-url where --url is a"
-                " control port",
+                "the router's log says why; give --api-key where the address wants one, and --api-url where"
+                " --url is a control port",
             )
     second, direct = trial.second, trial.direct
     if second is None or not (trial.first.at_once and second.at_once):
