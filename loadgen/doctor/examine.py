@@ -16,7 +16,7 @@ from loadgen.doctor.evidence import Evidence, RouterSeen, Trial
 from loadgen.doctor.finding import Finding, Severity, Verdict
 from loadgen.doctor.members import members_of
 from loadgen.doctor.probe import try_model
-from loadgen.doctor.reach import Reach, Silent
+from loadgen.doctor.reach import Reach, Silent, shown
 from router.chain.namers import Namers
 from router.config import RouterConfig
 from router.engines.answers import ask_models
@@ -102,7 +102,7 @@ async def examine(options: Options, announce: Callable[[str, Sequence[str]], Non
             and options.api_url != options.url
             and await serves_control(reach, options.api_url)
         ):
-            evidence = replace(evidence, public_control=options.api_url)
+            evidence = replace(evidence, public_control=shown(options.api_url))
         if options.probe:
             evidence = replace(evidence, trials=await _try_models(reach, options, evidence, announce))
     return judge(evidence)
@@ -182,7 +182,8 @@ async def _try_models(
         announce(url, [model])
         # One step nearer to the replica, to tell who holds tokens back.
         nearer = options.url if options.api_url and options.url else ready.get(model, "")
-        trials.append(await try_model(url, model, options.api_key, nearer))
+        # A key goes only where it was said that it is for.
+        trials.append(await try_model(url, model, options.api_key if where else None, nearer))
     return tuple(trials)
 
 

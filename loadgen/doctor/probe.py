@@ -30,24 +30,26 @@ async def try_model(url: str, model: str, api_key: str | None, direct_url: str) 
     body = {"model": model, "messages": messages, "max_tokens": _ANSWER_TOKENS, "temperature": 0}
     session = f"kvring-doctor-{token_hex(8)}"
     async with Client(url, _LIMITS, api_key) as client:
-        first = _seen(url, await client.ask(body, session))
+        first = _seen(url, await client.ask(body, session), api_key)
         if first.problem:
             return Trial(model, first)
-        second = _seen(url, await client.ask(body, session))
+        second = _seen(url, await client.ask(body, session), api_key)
     direct: StreamSeen | None = None
     if direct_url and direct_url != url and first.at_once and second.at_once:
         # A key of the gateway's is no affair of who else is asked.
         key = api_key if urlsplit(direct_url).hostname == urlsplit(url).hostname else None
         async with Client(direct_url, _LIMITS, key) as client:
-            direct = _seen(direct_url, await client.ask(body, session))
+            direct = _seen(direct_url, await client.ask(body, session), key)
     return Trial(model, first, second, direct)
 
 
-def _seen(url: str, answer: Answer) -> StreamSeen:
+def _seen(url: str, answer: Answer, key: str | None) -> StreamSeen:
+    # Some servers repeat the key that they refuse.
+    message = answer.message.replace(key, "***") if key else answer.message
     return StreamSeen(
         url=shown(url),
         replica=answer.replica or "",
-        problem=f"{answer.error}: {answer.message[:200]}" if answer.error else "",
+        problem=f"{answer.error}: {message[:200]}" if answer.error else "",
         prompt_tokens=answer.prompt_tokens,
         cached_tokens=answer.cached_tokens,
         answer_tokens=len(answer.gaps_seconds) + (answer.first_token_seconds is not None),

@@ -30,6 +30,7 @@ from tests.loadgen.doctor.patient import (
     write,
 )
 from tests.router.engines.scripted_engines import VLLM
+from tests.router.fleet.sources.name_server import name_server
 from tests.router.scripted import ScriptedReplica, rig
 from tests.tiny_tokenizer import write_tiny_tokenizer
 
@@ -239,3 +240,22 @@ async def test_large_fleets_are_asked_in_part_and_a_few_at_a_time(tmp_path: Path
     assert "6 more were not asked" in verdict(diagnosis, "members").seen
     # They fail alike, and are told of together.
     assert len(verdict(diagnosis, "replicas").findings) == 1
+
+
+async def test_members_by_dns(tmp_path: Path) -> None:
+    replica = ScriptedReplica("found")
+    await replica.start()
+    try:
+        async with name_server() as server:
+            server.records["fleet.test.", "A"] = (0, ["127.0.0.1"])
+            dns = {
+                "host": "fleet.test.",
+                "port": int(replica.url.rpartition(":")[2]),
+                "nameservers": [server.address],
+            }
+            diagnosis = await diagnose(write(tmp_path, fleet={"dns": dns}))
+    finally:
+        await replica.stop()
+    assert not verdict(diagnosis, "members").findings
+    assert verdict(diagnosis, "replicas").seen == "1 of 1 replica asked"
+    assert not verdict(diagnosis, "replicas").findings

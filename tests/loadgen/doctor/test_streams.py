@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from loadgen.doctor.evidence import Evidence, StreamSeen, Trial
+from loadgen.doctor.probe import try_model
 from tests.integration.fleets import live_fleet
 from tests.loadgen.doctor.patient import NOTE, WARNING, WRONG, diagnose, look, serving, severities, verdict
 from tests.loadgen.scripted import stream, whole
@@ -71,13 +72,32 @@ async def test_a_proxy_with_nothing_to_compare_with() -> None:
 
 async def test_a_request_that_fails() -> None:
     async def refuse(request: web.Request) -> web.Response:
-        return web.json_response({"error": {"message": "no key"}}, status=401)
+        return web.json_response(
+            {"error": {"message": f"not {request.headers['Authorization']}"}}, status=401
+        )
 
     async with serving(web.post("/v1/chat/completions", refuse), web.get("/v1/models", _models)) as url:
-        told = verdict(await diagnose(api_url=url, probe=True), "streams")
+        told = verdict(await diagnose(api_url=url, probe=True, api_key="hunter2"), "streams")
     assert severities(told) == [WRONG]
     assert "http_401" in told.findings[0].seen
     assert "--api-key" in told.findings[0].mend
+    # The server repeated it.
+    assert "Bearer ***" in told.findings[0].seen
+
+
+async def test_one_slow_start_is_no_reason_for_a_third_request() -> None:
+    sent: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        sent.append(request.host)
+        await asyncio.sleep(0.2 if len(sent) == 1 else 0)
+        return await stream(request, whole(*"abcdefghijkl"), gap_seconds=0 if len(sent) == 1 else 0.01)
+
+    async with serving(web.post("/v1/chat/completions", answer)) as url:
+        trial = await try_model(url, "m", None, url.replace("127.0.0.1", "localhost"))
+    assert trial.first.at_once
+    assert trial.direct is None
+    assert len(sent) == 2
 
 
 def of(total: float, spread: float, tokens: int = 40) -> StreamSeen:
