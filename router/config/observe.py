@@ -91,9 +91,9 @@ class ObserveOptions(Options):
     traces: TraceOptions = TraceOptions()
     explain: bool = Field(
         False,
-        description="Serve /debug/explain, /debug/decisions and /debug/layout: where requests went and why, and"
-        " what the layout of their prompts costs, without their text. Off, as whoever reaches the port could"
-        " ask which prefixes are cached.",
+        description="Serve /debug/explain, /debug/decisions and /debug/layout: where requests went, and why,"
+        " and what the layout of their prompts costs, without their text. Off, as whoever reaches the port"
+        " could ask which prefixes are cached.",
     )
     explained_requests: int = Field(
         1024,

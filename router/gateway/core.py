@@ -18,7 +18,7 @@ from router.fleet.sources.leases import LeaseMembers
 from router.gateway.control import Control
 from router.gateway.handover import Handover
 from router.gateway.prepare import Preparer
-from router.gateway.serving import Lasting, Serving, fixed_changes
+from router.gateway.serving import Lasting, Serving, check_policies, fixed_changes
 from router.gateway.upstream import Upstream
 from router.observe.fingerprint import config_fingerprint, release
 from router.observe.layout.metrics import LayoutMetrics
@@ -39,6 +39,11 @@ class Core:
 
     def __init__(self, config: RouterConfig) -> None:
         """Build all parts; PolicyError, OSError or ValueError where the options do not fit the world."""
+        # What may fail goes first, while nothing is open that would have to be closed.
+        check_policies(config)
+        self._redis = _redis(config)
+        self._static = StaticMembers(config.fleet.replicas)
+        sources = [self._static, *_sources(config, self._redis)]
         self.metrics = RouterMetrics()
         layout = config.observe.layout
         watch = LayoutWatch(layout) if layout.sample_share > 0 else None
@@ -51,11 +56,9 @@ class Core:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=config.limits.idle_connection_seconds),
             trust_env=False,
         )
-        self._static = StaticMembers(config.fleet.replicas)
-        self._redis = _redis(config)
         self.fleet = Fleet(
             config.fleet,
-            [self._static, *_sources(config, self._redis)],
+            sources,
             self._session,
             self.preparer.namers,
             self.metrics,

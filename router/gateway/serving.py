@@ -110,6 +110,13 @@ def _shadows(config: RouterConfig, metrics: RouterMetrics) -> Shadows:
     )
 
 
+def check_policies(config: RouterConfig) -> None:
+    """PolicyError where a policy, acting or in shadow, is unfit."""
+    load_policy(config.policy.name, config.policy.options)
+    for shadow in config.observe.shadow:
+        load_policy(shadow.policy, shadow.options)
+
+
 # What a running router cannot take up: sockets, names of blocks, and what is built around them.
 _FIXED = (
     "listen",
