@@ -34,7 +34,7 @@ class LeaseKeeper:
         self._full = False
         part = options.seconds / _PARTS
         self._connection = Connection(options.redis, min(part, _LONGEST_TIMEOUT_SECONDS), part)
-        self._leases = Leases(self._connection, options.pool)
+        self._leases = Leases(self._connection, options.group)
 
     def start(self, host: str, port: int) -> None:
         """Begin to hold the lease; `host` and `port` are where the replica listens."""
@@ -74,6 +74,6 @@ class LeaseKeeper:
         full = answer == "full"
         if full and not self._full:
             _log.warning(
-                "the pool %s has no room for another replica: no router finds it", self._options.pool
+                "the group %s has no room for another replica: no router finds it", self._options.group
             )
         self._full = full

@@ -14,8 +14,8 @@ class LeaseOptions(Options):
         SecretStr(""),
         description="redis://, rediss:// or unix://, with user and password if need be; empty is none.",
     )
-    pool: str = Field(
-        "kvring", pattern=NAME_PATTERN, description="The routers' redis.pool: fleets may share one Redis."
+    group: str = Field(
+        "kvring", pattern=NAME_PATTERN, description="The routers' redis.group: fleets may share one Redis."
     )
     advertise_url: str = Field(
         "",

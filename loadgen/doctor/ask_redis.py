@@ -49,7 +49,7 @@ async def ask_redis(connection: Connection, options: RedisOptions) -> RedisSeen:
         return RedisSeen(place, problem=str(silent))
     read_only = ""
     try:
-        await connection.ask("EVAL", _WRITE, 1, f"kvring:{{{options.pool}}}:leases")
+        await connection.ask("EVAL", _WRITE, 1, f"kvring:{{{options.group}}}:leases")
     except Unreachable as refused:
         read_only = str(refused)
     return RedisSeen(place, ask_seconds=median(took), read_only=read_only, skew=skew)

@@ -47,7 +47,7 @@ async def members_of(
 def _leases(config: RouterConfig, redis: Connection | None) -> MemberSource:
     if redis is None:
         raise ValueError("leases need redis.url")
-    return LeaseMembers(config.fleet.leases, Leases(redis, config.redis.pool))
+    return LeaseMembers(config.fleet.leases, Leases(redis, config.redis.group))
 
 
 async def _told(

@@ -70,7 +70,7 @@ class KubernetesOptions(Options):
 class LeaseOptions(Options):
     """A fleet whose replicas hold leases in Redis."""
 
-    enabled: bool = Field(False, description="Read the leases of redis.pool; needs redis.url.")
+    enabled: bool = Field(False, description="Read the leases of redis.group; needs redis.url.")
     refresh_seconds: float = Field(
         1, ge=0.05, le=60, description="Between two readings, unless a replica's hint comes before."
     )

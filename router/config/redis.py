@@ -14,7 +14,7 @@ class RedisOptions(Options):
         SecretStr(""),
         description="redis://, rediss:// or unix://, with user and password if need be; empty is none.",
     )
-    pool: str = Field(
+    group: str = Field(
         "kvring", pattern=NAME_PATTERN, description="Fleets that share one Redis have different ones."
     )
     timeout_seconds: float = Field(

@@ -159,5 +159,5 @@ def _sources(config: RouterConfig, redis: Connection | None) -> list[MemberSourc
     if config.fleet.kubernetes.service:
         sources.append(EndpointSliceMembers(config.fleet.kubernetes))
     if config.fleet.leases.enabled and redis is not None:
-        sources.append(LeaseMembers(config.fleet.leases, Leases(redis, config.redis.pool)))
+        sources.append(LeaseMembers(config.fleet.leases, Leases(redis, config.redis.group)))
     return sources

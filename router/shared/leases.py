@@ -1,7 +1,7 @@
 """Leases that replicas hold in Redis: who serves, told by the replicas themselves.
 
 A sorted set scores the uid of each by when it expires, on Redis's own clock; a hash describes them. Both have
-the pool's hash tag, so that a cluster keeps them in one place.
+the group's hash tag, so that a cluster keeps them in one place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_LEASES = 1024
 _LARGEST_DESCRIPTION_BYTES = 2048
 # Longer than from one reading to the next, hints aside.
 _FAREWELL_SECONDS = 2.0
-# Nothing is left behind by a pool that is no more.
+# Nothing is left behind by a group that is no more.
 _FORGET_MS = 24 * 3600 * 1000
 
 # Removes what expired. It always writes: a server that may not be written to says so at once.
@@ -83,12 +83,12 @@ class HeldLease:
 
 
 class Leases:
-    """The leases of one pool. All methods raise Unreachable where Redis is."""
+    """The leases of one group. All methods raise Unreachable where Redis is."""
 
-    def __init__(self, connection: Connection, pool: str) -> None:
+    def __init__(self, connection: Connection, group: str) -> None:
         self.connection = connection
-        self.channel = f"kvring:{{{pool}}}:leases:changed"
-        self._keys = (f"kvring:{{{pool}}}:leases", f"kvring:{{{pool}}}:leases:told")
+        self.channel = f"kvring:{{{group}}}:leases:changed"
+        self._keys = (f"kvring:{{{group}}}:leases", f"kvring:{{{group}}}:leases:told")
 
     async def keep(self, lease: ReplicaLease) -> str:
         """Register or renew a lease; return `new`, `renewed`, `changed`, or `full` where there is no room."""

@@ -129,7 +129,7 @@ class SharedLoad:
         self._fleet = fleet
         self._clock = clock
         self._id = token_hex(8)
-        self._keys = (f"kvring:{{{options.pool}}}:routers", f"kvring:{{{options.pool}}}:routers:told")
+        self._keys = (f"kvring:{{{options.group}}}:routers", f"kvring:{{{options.group}}}:routers:told")
         self._others: list[_Reading] = []
         self._task: asyncio.Task[None] | None = None
 

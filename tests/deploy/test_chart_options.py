@@ -81,7 +81,7 @@ def test_leases_are_read_with_the_secret_s_redis(
         "redisSecret": {"name": "redis"},
         "router": {
             "discovery": "none",
-            "config": {"fleet": {"leases": {"enabled": True}}, "redis": {"pool": "ours"}},
+            "config": {"fleet": {"leases": {"enabled": True}}, "redis": {"group": "ours"}},
         },
     }
     rendered = chart.render(values)
@@ -92,7 +92,7 @@ def test_leases_are_read_with_the_secret_s_redis(
     _set_environment(rendered.replica, monkeypatch)
     lease = ReplicaOptions.load(mounted(rendered, rendered.replica, tmp_path)).lease
     assert lease.redis.get_secret_value() == _REDIS
-    assert lease.pool == config.redis.pool == "ours"
+    assert lease.group == config.redis.group == "ours"
     assert lease.advertise_url == "http://10.0.0.7:8000"
 
 

@@ -17,7 +17,7 @@ from tests.router.scripted import until
 
 
 async def leased(name: str, url: SecretStr) -> RunningReplica:
-    lease = {"redis": url.get_secret_value(), "pool": "p", "seconds": 0.6}
+    lease = {"redis": url.get_secret_value(), "group": "p", "seconds": 0.6}
     return await start(echo_options(name, None, lease=lease, linger_seconds=0.3))
 
 
@@ -27,7 +27,7 @@ async def finding(url: SecretStr) -> Router:
         RouterConfig.load(
             flags={
                 "listen": {"port": 0},
-                "redis": {"url": url.get_secret_value(), "pool": "p", "longest_pause_seconds": 0.2},
+                "redis": {"url": url.get_secret_value(), "group": "p", "longest_pause_seconds": 0.2},
                 "fleet": {
                     "leases": {"enabled": True, "refresh_seconds": 0.1},
                     "state_poll_seconds": 0.05,

@@ -94,8 +94,8 @@
 {{- with .Values.router.config.chain -}}
 {{- $_ := set $config "chain" . -}}
 {{- end -}}
-{{- with dig "redis" "pool" "" .Values.router.config -}}
-{{- $_ := set $config "lease" (merge (dict "pool" .) (default dict $config.lease)) -}}
+{{- with dig "redis" "group" "" .Values.router.config -}}
+{{- $_ := set $config "lease" (merge (dict "group" .) (default dict $config.lease)) -}}
 {{- end -}}
 {{- include "kvring.toml" $config | trim -}}
 {{- end }}

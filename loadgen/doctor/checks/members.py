@@ -15,7 +15,7 @@ _SOURCE_MENDS = {
         "check fleet.kubernetes.service and namespace, that the account may list endpointslices, and"
         " that the doctor runs within the cluster"
     ),
-    "leases": "check redis.url and redis.pool, and that replicas run with lease.enabled and the same pool",
+    "leases": "check redis.url and redis.group, and that replicas have lease.redis and the same lease.group",
     "static": "list replicas under fleet.replicas",
 }
 _STATE_MENDS = {

@@ -57,7 +57,7 @@ async def watched(refresh_seconds: float = 0.05) -> AsyncIterator[tuple[RedisSer
 
 
 def keeper(server: RedisServer, name: str, port: int = 8000, seconds: float = 1.0) -> LeaseKeeper:
-    options = KeeperOptions(redis=server.url, pool="p", seconds=seconds)
+    options = KeeperOptions(redis=server.url, group="p", seconds=seconds)
     one = LeaseKeeper(options, name, f"{name}-uid")
     one.start("127.0.0.1", port)
     return one

@@ -26,7 +26,7 @@ async def test_a_lease_is_kept_changed_and_dropped() -> None:
         found = {one.lease.name: one for one in await leases.read()}
         assert {name: one.lease.draining for name, one in found.items()} == {"a": True, "b": False}
         assert all(29 < one.remaining_seconds <= 30 for one in found.values())
-        # Another pool of the same Redis knows nothing of it.
+        # Another group of the same Redis knows nothing of it.
         assert await Leases(connection, "q").read() == []
         await leases.drop(lease("a"))
         # For a moment every router can still see that it went of its own accord.
