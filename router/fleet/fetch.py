@@ -8,10 +8,11 @@ from typing import Any
 import aiohttp
 import orjson
 
+from router.engines.answers import LARGEST_BODY_BYTES
 from router.engines.engine import Answer
 
-# Pages of metrics are the longest.
-_LARGEST_ANSWER_BYTES = 4 * 1024 * 1024
+# One byte more than anybody reads, so that who reads it sees that it was too long.
+_CUT_BYTES = LARGEST_BODY_BYTES + 1
 
 
 class Fetcher:
@@ -36,9 +37,7 @@ class Fetcher:
             url, timeout=timeout, allow_redirects=False, headers=headers
         ) as response:
             body = bytearray()
-            while len(body) < _LARGEST_ANSWER_BYTES and (
-                chunk := await response.content.read(_LARGEST_ANSWER_BYTES - len(body))
-            ):
+            while len(body) < _CUT_BYTES and (chunk := await response.content.read(_CUT_BYTES - len(body))):
                 body += chunk
             return response.status, response.headers, bytes(body)
 

@@ -32,6 +32,7 @@ log = logging.getLogger("kvring.fleet")
 _MOST_REPLICAS = 1024
 # A start does not wait longer for a source that cannot be reached.
 _FIRST_LIST_SECONDS = 2.0
+_BEGIN_ANEW_SECONDS = 2.0
 
 
 class Fleet:
@@ -58,6 +59,7 @@ class Fleet:
         self._pollers: dict[str, Poller] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._members: dict[MemberSource, Sequence[Member]] = {}
+        self._broken: set[MemberSource] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._by_name: dict[str, Replica] = {}
         self._drained: set[str] = set()
@@ -167,20 +169,37 @@ class Fleet:
         return [
             replica
             for replica in self._replicas.values()
-            if replica.name and not replica.twin and replica.health.standing is Standing.SUSPECT
+            if replica.name
+            and not replica.twin
+            and not replica.member.draining
+            and replica.health.standing is Standing.SUSPECT
         ]
 
     async def _follow(self, source: MemberSource, told: asyncio.Event) -> None:
-        async for members in source.watch():
-            self._members[source] = members
-            self._adopt([member for listed in self._members.values() for member in listed])
-            told.set()
+        while True:
+            try:
+                async for members in source.watch():
+                    self._broken.discard(source)
+                    self._members[source] = members
+                    self._adopt([member for listed in self._members.values() for member in listed])
+                    told.set()
+            except Exception:
+                # A fault of ours must not freeze the fleet: the last list stands, and it is begun anew.
+                log.exception("following members by %s failed", source.kind)
+                self._broken.add(source)
+            await asyncio.sleep(_BEGIN_ANEW_SECONDS)
 
     def _adopt(self, members: Sequence[Member]) -> None:
         """Make the fleet what the sources say, by the difference. Another uid is another replica."""
         wanted: dict[str, Member] = {}
-        for member in members[:_MOST_REPLICAS]:
+        for member in members:
             wanted.setdefault(member.url, member)
+        left_out = list(wanted)[_MOST_REPLICAS:]
+        for url in left_out:
+            del wanted[url]
+        if left_out and not self._gauges.left_out:
+            log.error("%d members beyond %d are left out", len(left_out), _MOST_REPLICAS)
+        self._gauges.left_out = len(left_out)
         for url, replica in list(self._replicas.items()):
             if url not in wanted or wanted[url].uid != replica.member.uid:
                 self._part_with(url)
@@ -245,7 +264,8 @@ class Fleet:
 
     def observe(self) -> None:
         """Bring the gauges up to date; called when metrics are read."""
-        self._gauges.observe(self._replicas.values(), self._members, self._clock())
+        told = {source for source in self._members if source not in self._broken}
+        self._gauges.observe(self._replicas.values(), told, self._clock())
 
     def _prefill_readings(self) -> list[PrefillReading]:
         return [replica.prefill_reading() for replica in self._replicas.values() if replica.name]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
-from router.fleet.members import Member, MemberSource
+from router.fleet.members import MemberSource
 from router.fleet.replica import Replica, State
 from router.observe.metrics import RouterMetrics
 
@@ -19,6 +19,8 @@ class Gauges:
     def __init__(self, metrics: RouterMetrics, sources: Sequence[MemberSource]) -> None:
         self._metrics = metrics
         self._sources = sources
+        # Members that there is no room for.
+        self.left_out = 0
         # When each kind of source was last known to be answered.
         self._answered: dict[str, float] = {}
         self._departed: dict[str, float] = {}
@@ -32,10 +34,9 @@ class Gauges:
         """Note that a member is not called so any more."""
         self._metrics.forget_gauges(name)
 
-    def observe(
-        self, replicas: Collection[Replica], told: Mapping[MemberSource, Sequence[Member]], now: float
-    ) -> None:
-        """Bring the gauges up to date; `told` is what sources told of members."""
+    def observe(self, replicas: Collection[Replica], told: Collection[MemberSource], now: float) -> None:
+        """Bring the gauges up to date; `told` are the sources that told members and go on to."""
+        self._metrics.left_out_members.set(self.left_out)
         self._forget_departed(replicas, now)
         states = Counter(replica.stands(now).value for replica in replicas)
         for state in State:
@@ -49,7 +50,7 @@ class Gauges:
     def _observe_source(self, source: MemberSource, told: bool, now: float) -> None:
         if source.up and told:
             self._answered[source.kind] = now
-        self._metrics.discovery_up.labels(source.kind).set(source.up)
+        self._metrics.discovery_up.labels(source.kind).set(source.up and told)
         if source.kind in self._answered:
             self._metrics.discovery_age.labels(source.kind).set(now - self._answered[source.kind])
 

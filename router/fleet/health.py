@@ -27,7 +27,8 @@ class Health:
 
     def __init__(self, failures_to_suspect: int, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called after each change of standing."""
-        self._limit = failures_to_suspect
+        # May be replaced while it runs.
+        self.limit = failures_to_suspect
         self._probe_failures = 0
         self._answer_failures = 0
         self._pause_seconds = _FIRST_PAUSE_SECONDS
@@ -55,7 +56,7 @@ class Health:
         elif now >= self._paused_until:
             if self.standing is Standing.SUSPECT and self._answer_failures:
                 # On trial: one more failed answer takes it out again, for longer.
-                self._answer_failures = self._limit - 1
+                self._answer_failures = self.limit - 1
             self.standing = Standing.READY
 
     def probe_failed(self, now: float, quiet_seconds: float) -> None:
@@ -63,7 +64,7 @@ class Health:
         if now - self._heard_at < quiet_seconds:
             return
         self._probe_failures += 1
-        if self._probe_failures >= self._limit and self.standing in (Standing.READY, Standing.DRAINING):
+        if self._probe_failures >= self.limit and self.standing in (Standing.READY, Standing.DRAINING):
             self.standing = Standing.SUSPECT
 
     def not_ready(self) -> None:
@@ -89,7 +90,7 @@ class Health:
     def answer_failed(self, now: float) -> None:
         """A request ended in a 500, a broken answer or silence past its limit."""
         self._answer_failures += 1
-        if self._answer_failures >= self._limit and self.standing is Standing.READY:
+        if self._answer_failures >= self.limit and self.standing is Standing.READY:
             self.standing = Standing.SUSPECT
             self._paused_until = now + self._pause_seconds
             self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
+from router.fleet.health import Standing
 from router.fleet.replica import Replica
 
 log = logging.getLogger("kvring.fleet")
@@ -13,10 +14,15 @@ log = logging.getLogger("kvring.fleet")
 def settle_twins(replicas: Collection[Replica]) -> None:
     """Find who is a member by two addresses, as pods have with two families: one of them is used."""
     seen: set[str] = set()
-    for replica in sorted(replicas, key=lambda one: (one.twin, not one.usable)):
+    for replica in sorted(replicas, key=_standing):
         uid = replica.state.uid if replica.state else ""
         replica.twin = bool(uid) and uid in seen
         seen.add(uid)
+
+
+def _standing(replica: Replica) -> tuple[bool, bool]:
+    """Put first who can be sent to, and of these who is: twins are never usable, so standing tells."""
+    return replica.health.standing is not Standing.READY or replica.member.draining, replica.twin
 
 
 def settle_names(replicas: Collection[Replica], renamed: Callable[[str], None]) -> None:

@@ -45,53 +45,80 @@ class OtherEngine:
         self._clock = clock
         self._engine: Engine | None = None
         self._facts_due = 0.0
+        self._ready_due = 0.0
         self._digest_due = 0.0
+        self._tells_load = False
         self._complaints: set[str] = set()
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known what it is."""
+        return self._engine is not None and self._replica.facts is not None
+
+    @property
+    def due(self) -> bool:
+        """Whether it should be asked again what it is."""
+        return self._clock() >= self._facts_due
 
     def forget(self) -> None:
         """Find out anew what it is: another program may come up at its address."""
         self._engine = None
-        self._facts_due = 0.0
+        self._facts_due = self._ready_due = 0.0
 
     async def ask(self) -> None:
-        """Ask an engine that is not ours: whether it is well, what it is, and how loaded."""
-        replica, kind, now = self._replica, self.options.engine, self._clock()
+        """Ask, and note what was learned; errors as of the fetcher."""
+        replica, kind = self._replica, self.options.engine
         engine = self._engine or engine_of("plain" if kind == "auto" else kind)
-        due = now >= self._facts_due or replica.facts is None
-        if due or not engine.health_computes:
-            try:
-                ready = await engine.ready(self._fetcher.get)
-            except TimeoutError:
-                if not engine.health_computes:
-                    raise
-                # Where a probe computes a token, a slow one tells of load alone.
-                ready = replica.health.standing is Standing.READY
-            if not ready:
-                replica.health.not_ready()
-                return
+        if not await self._ready(engine):
+            replica.health.not_ready()
+            return
         if self._engine is None and kind == "auto":
             # Only one that is ready tells what it is.
             engine = await detect(self._fetcher.get)
         self._engine = engine
-        if due:
+        if self.due or replica.facts is None:
             await self._ask_facts(engine)
         if replica.facts is None:
             return
+        await self._ask_load(engine)
+        now = self._clock()
+        replica.passed(now, self.options.warming_seconds)
+        if now >= self._digest_due:
+            self._digest_due = now + self.options.digest_poll_seconds
+            await self._ask_digest()
+
+    async def _ready(self, engine: Engine) -> bool:
+        """Ask whether it is well; while it tells its load that is asked more seldom, or with the facts."""
+        now, standing = self._clock(), self._replica.health.standing
+        if standing is Standing.READY and now < (
+            self._facts_due if engine.health_computes else self._ready_due
+        ):
+            return True
+        self._ready_due = now + (self.options.idle_poll_seconds if self._tells_load else 0.0)
+        try:
+            return await engine.ready(self._fetcher.get)
+        except TimeoutError:
+            if not engine.health_computes:
+                raise
+            # Where a probe computes a token, a slow one tells of load alone.
+            return standing is Standing.READY
+
+    async def _ask_load(self, engine: Engine) -> None:
+        replica = self._replica
         try:
             load = await engine.load(self._fetcher.get)
         except ValueError as error:
-            load = None
+            self._tells_load = False
             self._complain("load", error)
-        now = self._clock()
-        if load is not None:
-            if load.process and load.process != replica.facts.process:
-                # Another process: where it publishes, and what it serves, may be new too.
-                self._facts_due = 0.0
-            replica.take_engine_load(load, now)
-        self._replica.passed(now, self.options.warming_seconds)
-        if now >= self._digest_due:
-            self._digest_due = now + self.options.digest_poll_seconds
-            await self._engine_digest()
+            return
+        self._tells_load = load is not None
+        self._complaints.discard("load")
+        if load is None or replica.facts is None:
+            return
+        if load.process and load.process != replica.facts.process:
+            # Another process: where it publishes and what it serves may be new too.
+            self._facts_due = 0.0
+        replica.take_engine_load(load, self._clock())
 
     async def _ask_facts(self, engine: Engine) -> None:
         """Ask what it is. One that cannot say, but is well, is asked again later."""
@@ -105,8 +132,9 @@ class OtherEngine:
                 raise
             self._complain("description", error)
             return
-        self._facts_due = self._clock() + _FACTS_SECONDS
-        self._complaints.clear()
+        finally:
+            self._facts_due = self._clock() + _FACTS_SECONDS
+        self._complaints.discard("description")
         replica.take_facts(facts)
         if self.options.events.source == "replica":
             await self._following.take(facts)
@@ -117,7 +145,7 @@ class OtherEngine:
             self._complaints.add(what)
             log.warning("the %s of replica %s cannot be read: %s", what, self._replica.name, error)
 
-    async def _engine_digest(self) -> None:
+    async def _ask_digest(self) -> None:
         events = self.options.events
         if events.source == "replica":
             await self._following.publish()

@@ -26,6 +26,7 @@ log = logging.getLogger("kvring.fleet")
 
 # Polls of many replicas are spread by so much, so that they do not come in beats.
 _JITTER = 0.1
+_PIECE_SECONDS = 0.25
 
 Clock = Callable[[], float]
 
@@ -62,6 +63,8 @@ class Poller:
             replica, self._fetcher, self._digests, self._following, options, namers, clock
         )
         self._digest_due = 0.0
+        # Why the last probe failed, empty where it did not.
+        self._failing = ""
 
     @property
     def options(self) -> FleetOptions:
@@ -71,6 +74,7 @@ class Poller:
     @options.setter
     def options(self, options: FleetOptions) -> None:
         self._options = self._other.options = options
+        self._replica.health.limit = options.failures_to_suspect
 
     @property
     def event_counts(self) -> EventCounts | None:
@@ -101,6 +105,7 @@ class Poller:
         asked_at = self._clock()
         try:
             await self._ask(asked_at)
+            self._failing = ""
         except (aiohttp.ClientConnectorError, ConnectionResetError) as error:
             self._note_failure(error, reachable=False)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -129,10 +134,12 @@ class Poller:
         """Wait until it should be asked again; answers may put that off meanwhile."""
         late = random.uniform(1 - _JITTER, 1 + _JITTER)
         while (left := asked_at + (self.due_at(asked_at) - asked_at) * late - self._clock()) > 0:  # noqa: ASYNC110 - time passes
-            await asyncio.sleep(left)
+            # In pieces: a replica that a request found down is not left alone for so long.
+            await asyncio.sleep(min(left, max(_PIECE_SECONDS, self._options.state_poll_seconds)))
 
     async def _ask(self, asked_at: float) -> None:
-        if self._options.engine not in ("auto", "kvring"):
+        other = self._other.known and not self._other.due
+        if self._options.engine not in ("auto", "kvring") or (other and self._options.engine == "auto"):
             await self._other.ask()
             return
         answer = await self._fetcher.get("/state")
@@ -183,12 +190,15 @@ class Poller:
         replica.mismatch = mismatch
 
     def _note_failure(self, error: Exception, reachable: bool) -> None:
+        """Note a failed probe; say so where the reason is another than the last time."""
         replica = self._replica
-        if replica.health.standing is Standing.READY:
-            log.warning("probe of replica %s failed: %s", replica.name, str(error) or type(error).__name__)
+        reason = str(error) or type(error).__name__
+        if reason != self._failing:
+            log.warning("probe of replica %s failed: %s", replica.name or replica.url, reason[:500])
+        self._failing = reason
         if reachable:
             replica.health.probe_failed(self._clock(), self._options.probe_timeout_seconds)
-        else:
+        elif replica.health.standing is not Standing.DOWN:
             replica.health.unreachable()
             # Another program may come up at this address.
             self._other.forget()

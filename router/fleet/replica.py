@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 
 from router.chain.chain import fingerprint
@@ -68,6 +69,8 @@ class Replica:
         # When it has its whole share; until then it warms. None before it was ready.
         self.warm_at: float | None = None
         self._restarts = 0
+        # Whether nothing listened since it last told what it is.
+        self._untouched = False
         # Of an engine, as told by who follows its events.
         self._followed_epoch = ""
         self.digest: Digest | None = None
@@ -177,7 +180,7 @@ class Replica:
     def take_state(self, state: ReplicaState) -> None:
         """Take what it told; another process or a cleared cache voids what was known of the one before."""
         before = self.epoch
-        if self.state is not None and self.state.uid != state.uid:
+        if self.facts is not None or (self.state is not None and self.state.uid != state.uid):
             self._restarted()
         elif self.state is None or self.state.epoch != state.epoch:
             self._forget_digest()
@@ -192,15 +195,13 @@ class Replica:
 
     def take_facts(self, facts: EngineFacts) -> None:
         """Take what an engine is that is not ours."""
-        if self.state is not None:
-            # Another program answers at its address.
+        known = (self.facts.engine, self.facts.process) if self.facts else None
+        another = known is not None and known != (facts.engine, facts.process)
+        # One that names no process may be another since nothing listened; so is one in the place of ours.
+        if another or (self._untouched and not facts.process) or self.state is not None:
             self.state = None
             self._restarted()
-        elif self.facts is not None and (facts.engine, facts.process) != (
-            self.facts.engine,
-            self.facts.process,
-        ):
-            self._restarted()
+        self._untouched = False
         self.facts = facts
         self.serves(facts.models)
 
@@ -208,6 +209,8 @@ class Replica:
         """Take what an engine tells of its load, in seconds as far as they can be estimated."""
         if self.facts is not None and load.process and self.facts.process not in ("", load.process):
             self._restarted()
+            # What else is new is asked for next.
+            self.facts = replace(self.facts, process=load.process)
         self.engine_load = load
         cost = self._calibration.cost(self.slot)
         book = self.load
@@ -239,9 +242,8 @@ class Replica:
             self._board.digests.still_true(self.slot, made_at)
 
     def lost_touch(self) -> None:
-        """Note that nothing listened at its address: unless it says who it is, it may be another process."""
-        if self.state is None:
-            self._restarted()
+        """Note that nothing listens at its address: who answers next, and does not say, may be another."""
+        self._untouched = True
 
     def serves(self, models: tuple[str, ...]) -> None:
         """Note which models it serves."""
@@ -252,9 +254,10 @@ class Replica:
 
     def passed(self, now: float, warming_seconds: float, draining: bool = False) -> None:
         """Note that a probe was answered as it should be."""
-        self.health.probe_passed(now, draining=draining)
-        if self.health.standing is Standing.READY:
+        if not draining:
+            # Before it is ready: whoever hears of that must know that it warms.
             self.warms(now, warming_seconds)
+        self.health.probe_passed(now, draining=draining)
 
     def warms(self, now: float, warming_seconds: float) -> None:
         """Give it its share bit by bit, over what is left of `warming_seconds` of serving; once in its life.

@@ -150,6 +150,9 @@ class RouterMetrics:
 
     def _add_fleet(self) -> None:
         self.fleet_replicas = self._gauge("fleet_replicas", "Members of the fleet by state.", ("state",))
+        self.left_out_members = self._gauge(
+            "fleet_left_out_members", "Members beyond the most that a fleet may have."
+        )
         self.discovery_up = self._gauge(
             "discovery_up", "1 where a source of members answered when last asked.", ("source",)
         )

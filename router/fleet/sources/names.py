@@ -70,7 +70,7 @@ class Names:
             return Records((), {}, _ttl(error.kwargs["responses"].values()))
         except dns.resolver.NoAnswer as error:
             return Records((), {}, _ttl([error.kwargs["response"]]))
-        except (dns.exception.DNSException, OSError) as error:
+        except (dns.exception.DNSException, OSError, ValueError) as error:
             # The system's resolvers may have changed: read which they are before the next look-up.
             self._resolver = None
             raise UnresolvedError(type(error).__name__, str(error)) from error
