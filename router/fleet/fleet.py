@@ -180,6 +180,7 @@ class Fleet:
             try:
                 async for members in source.watch():
                     self._broken.discard(source)
+                    self._note_emptiness(source, members)
                     self._members[source] = members
                     self._adopt([member for listed in self._members.values() for member in listed])
                     told.set()
@@ -188,6 +189,12 @@ class Fleet:
                 log.exception("following members by %s failed", source.kind)
                 self._broken.add(source)
             await asyncio.sleep(_BEGIN_ANEW_SECONDS)
+
+    def _note_emptiness(self, source: MemberSource, members: Sequence[Member]) -> None:
+        """Say where a source tells of nobody: it may be asked for the wrong name."""
+        alone = len(self._sources) == 1 or source.kind != "static"
+        if alone and not members and self._members.get(source) != members:
+            log.warning("there are no replicas by %s", source.kind)
 
     def _adopt(self, members: Sequence[Member]) -> None:
         """Make the fleet what the sources say, by the difference. Another uid is another replica."""

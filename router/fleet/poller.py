@@ -27,6 +27,9 @@ log = logging.getLogger("kvring.fleet")
 # Polls of many replicas are spread by so much, so that they do not come in beats.
 _JITTER = 0.1
 _PIECE_SECONDS = 0.25
+# Polls of one that nothing listens for, before they come less often, up to so seldom.
+_PATIENT_POLLS = 20
+_LONGEST_ABSENCE_SECONDS = 5.0
 
 Clock = Callable[[], float]
 
@@ -65,6 +68,8 @@ class Poller:
         self._digest_due = 0.0
         # Why the last probe failed, empty where it did not.
         self._failing = ""
+        # How often nothing listened, in a row.
+        self._unreached = 0
 
     @property
     def options(self) -> FleetOptions:
@@ -105,7 +110,8 @@ class Poller:
         asked_at = self._clock()
         try:
             await self._ask(asked_at)
-            self._failing = ""
+            self._failing, self._unreached = "", 0
+            replica.failing = "" if replica.health.standing is Standing.READY else "not ready yet"
         except (aiohttp.ClientConnectorError, ConnectionResetError) as error:
             self._note_failure(error, reachable=False)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -124,7 +130,9 @@ class Poller:
         interval = max(options.state_poll_seconds, share)
         longest = max(interval, options.idle_poll_seconds)
         if replica.health.standing is not Standing.READY:
-            return asked_at + interval
+            # What has not been there for long is looked for less often.
+            longer = 2.0 ** min(16, max(0, self._unreached - _PATIENT_POLLS))
+            return asked_at + max(interval, min(_LONGEST_ABSENCE_SECONDS, interval * longer))
         if replica.idle and share > options.state_poll_seconds:
             # Polls are short: those that do nothing leave theirs to the others.
             return asked_at + longest
@@ -183,9 +191,10 @@ class Poller:
                 if getattr(state.chain, name) != getattr(ours, name)
             ]
             log.warning(
-                "replica %s names blocks otherwise than this router (%s): its digests are not used",
-                replica.name,
+                "replica %s names blocks otherwise than this router (%s): its digests are not used; %s",
+                replica.name or replica.url,
                 "; ".join(fields),
+                _mending(state.chain, ours, replica.model),
             )
         replica.mismatch = mismatch
 
@@ -197,9 +206,22 @@ class Poller:
             log.warning("probe of replica %s failed: %s", replica.name or replica.url, reason[:500])
         self._failing = reason
         if reachable:
+            replica.failing = "no answer in time" if isinstance(error, TimeoutError) else "answers amiss"
             replica.health.probe_failed(self._clock(), self._options.probe_timeout_seconds)
-        elif replica.health.standing is not Standing.DOWN:
+            return
+        replica.failing = "nothing listens there"
+        self._unreached += 1
+        if replica.health.standing is not Standing.DOWN:
             replica.health.unreachable()
             # Another program may come up at this address.
             self._other.forget()
             replica.lost_touch()
+
+
+def _mending(theirs: ChainIdentity, ours: ChainIdentity, model: str) -> str:
+    """Say how that is mended."""
+    if theirs.kind == "tokens" and ours.kind == "bytes":
+        return f"set models.{model!r}.tokenizer_directory here, to the files that the replica has"
+    if theirs.tokenizer_fingerprint != ours.tokenizer_fingerprint:
+        return "give both the same tokenizer files"
+    return "give both the same [chain]; `kvring doctor` tells which option"

@@ -76,6 +76,8 @@ class Replica:
         self.digest: Digest | None = None
         self.digest_at = float("-inf")
         self.mismatch = False
+        # Why it is not ready, in words that tell no address.
+        self.failing = ""
         self._left = False
 
     @property

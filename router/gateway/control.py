@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from aiohttp import web
@@ -87,7 +88,9 @@ class Control:
 
     def _reason(self, total: int) -> str:
         if total:
-            return f"none of {total} replicas is usable"
+            failing = Counter(one.failing for one in self._fleet.replicas if one.failing).most_common(1)
+            why = f", most of all since: {failing[0][0]}" if failing else ""
+            return f"none of {total} replicas is usable{why}"
         silent = self._fleet.silent_sources
         if silent:
             return f"members are not known yet: no answer from {', '.join(silent)}"

@@ -183,3 +183,29 @@ async def test_one_that_drains_is_no_last_resort(monkeypatch: pytest.MonkeyPatch
         source.listed = [Member(replica.url, "r", draining=True)]
         await until(lambda: up.router.fleet.routable_count == 0)
     await replica.stop()
+
+
+async def test_who_is_absent_for_long_is_looked_for_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kvring.fleet"):
+        async with rig(0, fleet={"replicas": [{"name": "gone", "url": "http://127.0.0.1:9"}]}) as up:
+            await until(lambda: up.router.fleet.replicas[0].failing != "")
+            poller = next(iter(up.router.fleet._pollers.values()))
+            assert poller.due_at(0.0) == pytest.approx(0.05)
+            await until(lambda: poller._unreached > 20)
+            assert poller.due_at(0.0) > 0.05
+            poller._unreached = 1000
+            assert poller.due_at(0.0) == 5.0
+            status, body = await up.get("/readyz")
+            assert (status, body["reason"]) == (
+                503,
+                "none of 1 replicas is usable, most of all since: nothing listens there",
+            )
+    # Also of one that never was ready, and once.
+    assert len([line for line in caplog.messages if "probe of replica gone failed" in line]) == 1
+
+
+async def test_a_fleet_without_replicas_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kvring.fleet"):
+        async with rig(0):
+            pass
+    assert "there are no replicas by static" in caplog.messages

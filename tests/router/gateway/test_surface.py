@@ -204,7 +204,10 @@ async def test_liveness_and_readiness() -> None:
             await replica.stop()
         await up.ready(0)
         status, body = await up.get("/readyz")
-        assert (status, body["reason"]) == (503, "none of 2 replicas is usable")
+        assert (status, body["reason"]) == (
+            503,
+            "none of 2 replicas is usable, most of all since: nothing listens there",
+        )
         assert (await up.get("/healthz"))[0] == 200
         assert (await up.post())[0] == 503
 
