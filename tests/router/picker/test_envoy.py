@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from router.wire.report import ORCA_HEADER, LoadReport
 from tests.envoy import envoy_or_skip
@@ -112,6 +113,41 @@ async def _try_to_steer(tmp_path: Path, stranger: ScriptedReplica) -> None:
                     await rig.post(front, chat("the sea"), headers=headers)
                 # Not obeyed either where nobody overwrites it.
                 assert min(rig.served()) > 0
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_only_the_api_of_replicas_is_within_reach(tmp_path: Path, method: str) -> None:
+    async with envoy_rig(tmp_path, count=1) as (rig, front):
+        disguised = [f"/v1/..{path}" for path in _PRIVATE]
+        for path in (*_PRIVATE, *disguised, "/v1/%2e%2e/state", "/v1//../../state"):
+            async with rig.session.request(method, URL(front.url + path, encoded=True)) as response:
+                assert response.status == 404, path
+                assert response.content_type == "application/json"
+                assert error_of(await response.read())["code"] == "not_found"
+        assert await front.statistic("cluster.picker.upstream_rq_total") == 0
+        async with rig.session.request(method, URL(f"{front.url}/v1/..%2fstate", encoded=True)) as response:
+            assert response.status == 400
+        assert await front.statistic("cluster.replicas.upstream_rq_total") == 0
+        status, _, _ = await rig.post(front, chat("the sea"))
+        assert status == 200
+        assert await front.statistic("cluster.replicas.upstream_rq_total") == 1
+
+
+# What replicas and engines serve beside the API.
+_PRIVATE = (
+    "/",
+    "/v1",
+    "/state",
+    "/digest",
+    "/metrics",
+    "/health",
+    "/handover",
+    "/reset_prefix_cache",
+    "/sleep",
+    "/server_info",
+    "/V1/models",
+    "//state",
+)
 
 
 async def test_a_subset_restricts_the_choice(tmp_path: Path) -> None:
