@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
 
 from router.settings import NAME_PATTERN, Options
+
+# Without the text that stood there: it may be a part of a password that is not percent-encoded.
+_NO_PORT = (
+    "what stands after the host's colon is no port from 1 to 65535; in a password / ? # @ are percent-encoded"
+    ", and an IPv6 address stands in brackets"
+)
 
 
 class RedisOptions(Options):
@@ -30,3 +38,20 @@ class RedisOptions(Options):
     longest_pause_seconds: float = Field(
         5, ge=0.1, le=300, description="After failures it is tried again ever later, up to this."
     )
+
+    @field_validator("url")
+    @classmethod
+    def _with_a_port(cls, url: SecretStr) -> SecretStr:
+        try:
+            parts = urlsplit(url.get_secret_value())
+        except ValueError:
+            raise ValueError("an IPv6 address stands in brackets: redis://[::1]:6379") from None
+        if parts.scheme not in ("redis", "rediss"):
+            return url
+        try:
+            port = parts.port
+        except ValueError:
+            port = 0
+        if port == 0:
+            raise ValueError(_NO_PORT)
+        return url
