@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import sys
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from types import UnionType
+from typing import Any, Self, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_settings import (
@@ -15,6 +19,15 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
+
+log = logging.getLogger("kvring.settings")
+
+# All programs' prefixes: variables with another one's longer prefix are not this one's.
+_PREFIXES = ("KVRING_", "KVRING_REPLICA_")
+_DELIMITER = "__"
+# What Kubernetes tells of each Service in the environment of pods: one called kvring-x has such names too.
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?$")
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
 class SettingsError(ValueError):
@@ -35,12 +48,13 @@ class Settings(BaseSettings):
     """Base of a program's options. Environment: the prefix, then names joined by two underscores."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_nested_delimiter="__", nested_model_default_partial_update=True
+        frozen=True, extra="forbid", env_nested_delimiter=_DELIMITER, nested_model_default_partial_update=True
     )
 
     @classmethod
     def load(cls, file: Path | None = None, flags: dict[str, Any] | None = None) -> Self:
         """Read `file`, the environment and `flags` (nested, as in the file); SettingsError if unfit."""
+        _refuse_misspelt(cls)
         try:
             table = tomllib.loads(file.read_text()) if file else {}
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -69,6 +83,73 @@ class Settings(BaseSettings):
                 for problem in error.errors()
             ]
             raise SettingsError("\n".join(lines)) from error
+
+
+def _refuse_misspelt(program: type[Settings]) -> None:
+    """SettingsError for variables that are meant as options of `program` and are none: they had no effect.
+
+    So meant are those with two underscores, and those that lack only these. Of others there is a warning.
+    """
+    prefix = program.model_config.get("env_prefix") or ""
+    others = tuple(one for one in _PREFIXES if one != prefix and one.startswith(prefix))
+    joined = {_plain(path): path for path in _paths(program)}
+    refused = []
+    for variable, value in sorted(os.environ.items()) if prefix else ():
+        # Case does not count, as it does not where they are read.
+        name = variable.upper()
+        if not name.startswith(prefix) or name.startswith(others) or _is_service_link(name, value):
+            continue
+        told = name.removeprefix(prefix).lower()
+        if _is_option(program, told.split(_DELIMITER)):
+            continue
+        if (meant := joined.get(_plain(told))) is not None:
+            refused.append(f"the environment variable {variable} is no option: it is {prefix}{meant.upper()}")
+        elif _DELIMITER in told:
+            refused.append(f"the environment variable {variable} is no option")
+        else:
+            log.warning("the environment variable %s is no option, and counts for nothing", variable)
+    if refused:
+        raise SettingsError("\n".join(refused))
+
+
+def _is_option(options: type[BaseModel], path: list[str]) -> bool:
+    first, *deeper = path
+    field = options.model_fields.get(first)
+    if field is None or not deeper:
+        return field is not None
+    kinds = _kinds(field.annotation)
+    # Below a table are names of one's own.
+    return any(
+        _is_option(kind, deeper) if issubclass(kind, BaseModel) else issubclass(kind, Mapping)
+        for kind in kinds
+    )
+
+
+def _paths(options: type[BaseModel]) -> Iterator[str]:
+    """Yield the names of all options, whole groups among them, as variables have them."""
+    for name, field in options.model_fields.items():
+        yield name
+        for kind in _kinds(field.annotation):
+            if issubclass(kind, BaseModel):
+                yield from (f"{name}{_DELIMITER}{path}" for path in _paths(kind))
+
+
+def _kinds(annotation: Any) -> list[type]:
+    """Return the classes that a field's value may have, without what they hold."""
+    union = get_origin(annotation) in (Union, UnionType)
+    kinds = (get_origin(one) or one for one in (get_args(annotation) if union else (annotation,)))
+    return [kind for kind in kinds if isinstance(kind, type)]
+
+
+def _plain(name: str) -> str:
+    """Return a name without the number of its underscores."""
+    return re.sub("_+", "_", name).strip("_")
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    if name.endswith("_PORT"):
+        return _SERVICE_ADDRESS.match(value) is not None
+    return _SERVICE_LINK.search(name) is not None
 
 
 def start_log(level: str, formatter: logging.Formatter | None = None) -> None:
