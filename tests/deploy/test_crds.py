@@ -10,8 +10,9 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+import yaml
 
-from tests.deploy.chart import EXAMPLES, Chart, Manifest, Rendered
+from tests.deploy.chart import CHART, EXAMPLES, Chart, Manifest, Rendered
 from tests.deploy.values import ALL_SET, RENDERED
 
 _CHECKED = {"HTTPRoute", "ScaledObject", "ServiceMonitor", "PodMonitor", "PrometheusRule"}
@@ -89,6 +90,7 @@ def _all(chart: Chart) -> list[Rendered]:
 
 def test_custom_resources_fit_their_schemas(chart: Chart, crds: Path) -> None:
     manifests = [manifest for rendered in _all(chart) for kind in _CHECKED for manifest in rendered.all(kind)]
+    manifests.append(yaml.safe_load((CHART / "examples" / "pods" / "vllm-monitor.yaml").read_text()))
     assert {manifest["kind"] for manifest in manifests} == _CHECKED
     complaints = _complaints(crds, manifests)
     assert complaints == [""] * len(manifests)
@@ -134,7 +136,10 @@ def test_routes_stream_and_lead_to_what_is_there(chart: Chart) -> None:
     service = rendered.one("Service", backend["name"])
     assert backend["port"] in [port["port"] for port in service["spec"]["ports"]]
     pooled = chart.render({**ALL_SET, "httpRoute": {**ALL_SET["httpRoute"], "backend": "inferencePool"}})
-    (backend,) = pooled.one("HTTPRoute")["spec"]["rules"][0]["backendRefs"]
+    (pooled_rule,) = pooled.one("HTTPRoute")["spec"]["rules"]
+    # To replicas themselves, which serve more than the API.
+    assert pooled_rule["matches"] == rule["matches"]
+    (backend,) = pooled_rule["backendRefs"]
     assert backend == {
         "group": "inference.networking.k8s.io",
         "kind": "InferencePool",
