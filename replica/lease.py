@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from contextlib import suppress
 from socket import gethostname
 
 from replica.lease_options import LeaseOptions
-from router.shared.connection import Connection, Unreachable
+from router.shared.connection import Connection
 from router.shared.leases import Leases, ReplicaLease
+from router.shared.repeated import Repeated
 
 _log = logging.getLogger(__name__)
 
@@ -29,43 +28,34 @@ class LeaseKeeper:
         self._uid = uid
         self._url = ""
         self._draining = False
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._full = False
         part = options.seconds / _PARTS
         self._connection = Connection(options.redis, min(part, _LONGEST_TIMEOUT_SECONDS), part)
         self._leases = Leases(self._connection, options.group)
+        self._keeping = Repeated("renewing the lease", self._keep, part)
 
     def start(self, host: str, port: int) -> None:
         """Begin to hold the lease; `host` and `port` are where the replica listens."""
         if host in _WILDCARDS:
             host = gethostname()
         self._url = self._options.advertise_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        self._task = asyncio.create_task(self._keep())
+        self._keeping.start()
 
     def drain(self) -> None:
         """Tell from now on that the replica takes nothing new."""
         self._draining = True
-        self._changed.set()
+        self._keeping.hurry()
 
     async def stop(self) -> None:
         """Give the lease up, if Redis can be reached; returns soon in any case."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            with suppress(Unreachable):
-                await self._leases.drop(self._lease())
+        await self._keeping.stop(self._drop)
         await self._connection.close()
 
     async def _keep(self) -> None:
-        while True:
-            self._changed.clear()
-            with suppress(Unreachable):
-                self._note(await self._leases.keep(self._lease()))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._options.seconds / _PARTS):
-                    await self._changed.wait()
+        self._note(await self._leases.keep(self._lease()))
+
+    async def _drop(self) -> None:
+        await self._leases.drop(self._lease())
 
     def _lease(self) -> ReplicaLease:
         return ReplicaLease(self._name, self._url, self._uid, self._options.seconds, self._draining)

@@ -6,11 +6,8 @@ told last is void when its time is up. All is told and read in one command, in t
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Annotated, Protocol
@@ -20,8 +17,7 @@ import msgspec
 from router.config import RedisOptions
 from router.shared.connection import Connection, Unreachable
 from router.shared.leases import SWEEP
-
-log = logging.getLogger("kvring.shared")
+from router.shared.repeated import Repeated
 
 MOST_ROUTERS = 64
 _LARGEST_COUNTS_BYTES = 1024 * 1024
@@ -131,7 +127,7 @@ class SharedLoad:
         self._id = token_hex(8)
         self._keys = (f"kvring:{{{options.group}}}:routers", f"kvring:{{{options.group}}}:routers:told")
         self._others: list[_Reading] = []
-        self._task: asyncio.Task[None] | None = None
+        self._sharing = Repeated("sharing load", self.share, options.publish_seconds)
 
     @property
     def routers(self) -> int:
@@ -140,16 +136,11 @@ class SharedLoad:
 
     def start(self) -> None:
         """Share from now on, whatever Redis answers."""
-        self._task = asyncio.create_task(self._run())
+        self._sharing.start()
 
     async def stop(self) -> None:
         """End, and take this router's counts back, if Redis can be reached; else they expire."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            with suppress(Unreachable):
-                await self._connection.ask("EVAL", _LEAVE, len(self._keys), *self._keys, self._id)
+        await self._sharing.stop(self._leave)
 
     async def share(self) -> None:
         """Tell and take once. Without Redis, what was told before counts until its time is up."""
@@ -177,13 +168,8 @@ class SharedLoad:
             self._others = [one for one in read if one is not None]
         self._count_in()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.share()
-            except Exception:
-                log.exception("sharing load failed")
-            await asyncio.sleep(self._options.publish_seconds)
+    async def _leave(self) -> None:
+        await self._connection.ask("EVAL", _LEAVE, len(self._keys), *self._keys, self._id)
 
     def _own_counts(self) -> list[_Counts]:
         return [
