@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from loadgen.doctor.evidence import DigestSeen, ReplicaSeen
 from loadgen.doctor.reach import Page, Reach, Silent, shown
 from router.chain.digest import Digest
-from router.config import EventOptions, RouterConfig
+from router.config import RouterConfig
+from router.engines.capabilities import CAPABILITIES, Matter, Told
 from router.engines.detect import detect, engine_of
 from router.engines.engine import EngineFacts
 from router.engines.page import MetricsPage
@@ -76,7 +77,7 @@ async def _others(reach: Reach, seen: ReplicaSeen, config: RouterConfig) -> Repl
     if engine.kind == "sglang":
         seen = replace(seen, tells_cached=_flag(await _server_info(reach, seen.url), "enable_cache_report"))
     if events.source == "replica":
-        return replace(seen, deaf=await _deaf(reach, facts, host, events))
+        return replace(seen, deaf=await _deaf(reach, seen.url, facts))
     if events.source == "sidecar":
         sidecar = address(host, events.sidecar_port).replace("tcp://", "http://")
         return replace(seen, digest=await _digest(reach, f"{sidecar}/digest"))
@@ -108,12 +109,13 @@ def _reason(page: Page) -> str:
     return f": {message[:200]}" if isinstance(message, str) else ""
 
 
-async def _deaf(reach: Reach, facts: EngineFacts, host: str, events: EventOptions) -> Mapping[str, str]:
+async def _deaf(reach: Reach, url: str, facts: EngineFacts) -> Mapping[str, str]:
     """Return where KV events should come from and nobody listens, with why."""
-    endpoints = [source.endpoint for source in facts.events] or [address(host, events.port)]
+    if not facts.events and CAPABILITIES[facts.engine][Matter.KV_EVENTS].told is not Told.ABSENT:
+        return {shown(url): "it says that it publishes none"}
     deaf = {}
-    for endpoint in endpoints[:_MOST_PUBLISHERS]:
-        parts = urlsplit(endpoint)
+    for source in facts.events[:_MOST_PUBLISHERS]:
+        endpoint, parts = source.endpoint, urlsplit(source.endpoint)
         if why := await reach.connects(parts.hostname or "", parts.port or 0):
             deaf[endpoint] = why
     return deaf

@@ -101,7 +101,10 @@ def name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What /v1/models tells: names served, longest context, LoRA adapters with their base, signature."""
+    """What /v1/models tells: names served, longest context, LoRA adapters with their base, signature.
+
+    Adapters come last, in whatever order they were told: the first name is that of a model.
+    """
 
     names: tuple[str, ...] = ()
     context_tokens: int | None = None
@@ -131,4 +134,5 @@ async def ask_models(get: Get) -> Models:
             lengths.append(length)
     owners = {name(card.get("owned_by")) for card in cards}
     owner = owners.pop() if len(owners) == 1 else ""
-    return Models(tuple(names)[:_MOST_MODELS], min(lengths, default=None), adapters, owner)
+    ordered = sorted(names, key=adapters.__contains__)[:_MOST_MODELS]
+    return Models(tuple(ordered), min(lengths, default=None), adapters, owner)

@@ -36,8 +36,10 @@ class EngineFacts:
     """What changes at most when the engine starts anew. What it does not tell is None or empty.
 
     `process` names one life of the process: another one means an empty cache. `models` are the names it
-    serves, adapters among them; `adapters` maps a LoRA adapter's name to that of its base. `block_count` is
-    over all data parallel ranks; `context_tokens` is the longest prompt and answer together.
+    serves, its own before its adapters'; `adapters` maps a LoRA adapter's name to that of its base.
+    `block_count` is over all data parallel ranks; `context_tokens` is the longest prompt and answer together.
+    `events` are where it says that it publishes, or where it is configured to where it cannot say; none
+    where it says that it publishes none.
     """
 
     engine: str
@@ -51,6 +53,11 @@ class EngineFacts:
     prefix_caching: bool | None = None
     events: tuple[EventSource, ...] = ()
     adapters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """The model that its chain is of, empty where it serves none."""
+        return self.models[0] if self.models else ""
 
 
 @dataclass(frozen=True, slots=True)

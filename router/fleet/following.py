@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from urllib.parse import urlsplit
 
 from router.chain.namers import Namers
 from router.config import EventOptions
@@ -41,13 +40,12 @@ class Following:
         return self._follower.counts if self._follower else None
 
     async def take(self, facts: EngineFacts) -> None:
-        """Follow the sources that an engine names, or those of the options."""
-        model = facts.models[0] if facts.models else ""
-        if self._namers.by_tokens(model) is None:
+        """Follow the sources of an engine; none of one that publishes none."""
+        sources, model = facts.events, facts.model
+        if not sources or self._namers.by_tokens(model) is None:
             # Events tell tokens: names by bytes cannot be compared with them.
             await self.stop()
             return
-        sources = facts.events or (self._configured(),)
         if (sources, model) == self._followed:
             return
         await self.stop()
@@ -83,10 +81,3 @@ class Following:
         self._version = -1
         if follower is not None:
             await follower.stop()
-
-    def _configured(self) -> EventSource:
-        host = urlsplit(self._replica.url).hostname or ""
-        address = f"[{host}]" if ":" in host else host
-        options = self._options
-        replay = f"tcp://{address}:{options.replay_port}" if options.replay_port else ""
-        return EventSource(f"tcp://{address}:{options.port}", replay, options.topic)

@@ -11,10 +11,10 @@ import aiohttp
 
 from router.chain.namers import Namers
 from router.config import EventOptions
-from router.engines.answers import LARGEST_BODY_BYTES
 from router.engines.detect import detect
-from router.engines.engine import Answer, Engine, EventSource
+from router.engines.engine import Engine, EventSource
 from router.events.follower import Follower
+from router.fleet.fetch import Fetcher
 from router.sidecar.options import SidecarOptions
 
 log = logging.getLogger("kvring.sidecar")
@@ -42,9 +42,8 @@ class EngineWatch:
         # Where an engine does not tell where it publishes, it is where replicas publish.
         self._events = events.model_copy(update={"source": "replica"})
         self._namers = namers
-        self._session = session
         self._clock = clock
-        self._url = options.engine.rstrip("/")
+        self._fetcher = Fetcher(options.engine.rstrip("/"), session, lambda: _ANSWER_SECONDS)
         self._engine: Engine | None = None
         self._followed: tuple[Sequence[EventSource], str] = ((), "")
         self._trouble = "the engine has not answered yet"
@@ -72,15 +71,20 @@ class EngineWatch:
                     # Its events go on: an engine that is busy is no other one.
                     self._engine = None
                     self._say(f"the engine does not answer: {str(error) or type(error).__name__}")
+                except Exception:
+                    # A fault of ours must not end the watch while what it last said goes on being served.
+                    self._engine = None
+                    log.exception("watching the engine failed")
                 await asyncio.sleep(_FACTS_SECONDS if self.follower else _FIRST_SECONDS)
         finally:
             await self._stop()
 
     async def _ask(self) -> None:
         if self._engine is None:
-            self._engine = await detect(self._get)
-        facts = await self._engine.facts(self._get, urlsplit(self._url).hostname or "", self._events)
-        model = next((name for name in facts.models if name not in facts.adapters), "")
+            self._engine = await detect(self._fetcher.get)
+        host = urlsplit(self._fetcher.url).hostname or ""
+        facts = await self._engine.facts(self._fetcher.get, host, self._events)
+        model = facts.model
         sources: Sequence[EventSource] = facts.events
         if self._options.events:
             sources = (EventSource(self._options.events, self._options.replay, self._events.topic),)
@@ -95,7 +99,7 @@ class EngineWatch:
         elif namer is None:
             self._say(f"model {model!r} has no tokenizer_directory here: routers name its prompts by bytes")
         else:
-            log.info("following the KV events of %s, model %r", self._url, model)
+            log.info("following the KV events of %s, model %r", self._fetcher.url, model)
             self._followed = (sources, model)
             self.identity = namer.identity.fingerprint
             limit = self._events.index_blocks
@@ -113,11 +117,3 @@ class EngineWatch:
         if trouble != self._trouble:
             self._trouble = trouble
             log.warning("%s", trouble)
-
-    async def _get(self, path: str) -> Answer:
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
-        async with self._session.get(self._url + path, timeout=timeout, allow_redirects=False) as response:
-            body = bytearray()
-            while len(body) <= LARGEST_BODY_BYTES and (chunk := await response.content.readany()):
-                body += chunk
-            return Answer(response.status, response.content_type, bytes(body))

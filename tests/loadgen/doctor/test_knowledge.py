@@ -139,6 +139,14 @@ async def test_events_where_nobody_publishes(tmp_path: Path) -> None:
         assert severities(found) == [WRONG, WRONG]
 
 
+async def test_events_that_are_turned_off_where_they_are_wanted(tmp_path: Path) -> None:
+    async with engines({**VLLM, "/kv_event_sources": []}) as urls:
+        path = write(tmp_path, urls, fleet={"events": {"source": "replica"}}, models=known(tmp_path))
+        found = verdict(await diagnose(path), "events")
+    assert severities(found) == [WRONG]
+    assert "it says that it publishes none" in found.findings[0].seen
+
+
 async def test_events_that_are_published(tmp_path: Path) -> None:
     # Anything that listens will do: events themselves are the router's affair.
     async with serving() as listening:

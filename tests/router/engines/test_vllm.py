@@ -42,6 +42,19 @@ async def test_a_new_version_tells_all() -> None:
     assert load == EngineLoad(3, 1, 0.25, None, 1.5e6, 1.2e6, "1764473835.25")
 
 
+async def test_its_own_model_comes_before_adapters_whatever_their_order() -> None:
+    cards = (
+        {"id": "poet", "parent": "m"},
+        {"id": "m"},
+        {"id": "alias of m"},
+        {"id": "critic", "parent": "m"},
+    )
+    async with served({**VLLM, "/v1/models": models("vllm", *cards)}) as (_, get):
+        facts = await Vllm().facts(get, "h", OFF)
+    assert facts.model == "m"
+    assert facts.models == ("m", "alias of m", "poet", "critic")
+
+
 async def test_engines_are_added_up() -> None:
     async with served({**VLLM, "/metrics": vllm_page(3)}) as (_, get):
         load = await Vllm().load(get)
