@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import monotonic
 
 from aiohttp import web
 
@@ -35,7 +36,9 @@ class Router:
             core.preparer,
             core.control,
         )
-        self._room = WaitingRoom(config.limits, lambda: core.fleet.routable_count, core.metrics)
+        self._room = WaitingRoom(
+            config.limits, lambda model: len(core.fleet.view(model, monotonic())), core.metrics
+        )
         core.fleet.on_change(self._room.changed)
         self._tracing = start_tracing(config.observe.traces)
         self.gateway = Gateway(

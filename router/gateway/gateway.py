@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import monotonic, time
 
 from aiohttp import web
 
 from router.fleet.fleet import Fleet
 from router.gateway.frame import REQUEST_ID
-from router.gateway.prepare import READERS, Prepared, Preparer
+from router.gateway.passage import Passage
+from router.gateway.prepare import READERS, Preparer
 from router.gateway.serving import Serving
-from router.gateway.waiting import Turn, WaitingRoom
+from router.gateway.waiting import WaitingRoom
+from router.gateway.walk import Unreached
 from router.observe.metrics import RouterMetrics
 from router.observe.outcome import Outcome
-from router.observe.tracing import Trace, Tracing
-from router.observe.witness import Decision
+from router.observe.tracing import Tracing
 from router.wire.errors import ApiError, Source
 from router.wire.intake import read_body
 
@@ -68,8 +70,7 @@ class Gateway:
         trace = self._tracing.begin(request.headers, request.path, outcome.request_id)
         outcome.trace_id = trace.trace_id
         self._held += 1
-        decision: Decision | None = None
-        turn: Turn | None = None
+        passage: Passage | None = None
         try:
             if self._held > limits.in_flight:
                 self._metrics.shed.labels("in_flight").inc()
@@ -81,8 +82,8 @@ class Gateway:
             prepared = await self._preparer.prepare(request.path, raw, session)
             outcome.model, outcome.tier = prepared.ask.model, prepared.tier
             outcome.prompt_tokens, outcome.turn = prepared.ask.prompt_tokens, prepared.turn
-            decision, turn = await self._decide(serving, prepared, outcome, trace)
-            return await serving.relay.run(request, prepared, decision, outcome, trace, turn)
+            passage = Passage(request, prepared, outcome, trace)
+            return await self._serve(serving, passage)
         except ApiError as error:
             outcome.status = error.status
             if outcome.replica:
@@ -99,44 +100,67 @@ class Gateway:
         finally:
             self._held -= 1
             outcome.total_seconds = monotonic() - started
-            if turn is not None:
-                turn.end()
-            if decision is not None:
-                serving.witness.ended(decision, outcome)
+            if passage is not None:
+                passage.end_turn()
+                if passage.decision is not None:
+                    serving.witness.ended(passage.decision, outcome)
+            if outcome.wait_seconds is not None:
+                self._metrics.waited.observe(outcome.wait_seconds)
             serving.ledger.enter(outcome)
             trace.ended(outcome)
 
-    async def _decide(
-        self, serving: Serving, prepared: Prepared, outcome: Outcome, trace: Trace
-    ) -> tuple[Decision, Turn | None]:
-        """Decide at once, or, where nobody can serve the model now, as soon as somebody can."""
-        decided: list[Decision] = []
-
-        def find() -> ApiError | None:
-            now = monotonic()
-            trace.deciding()
+    async def _serve(self, serving: Serving, passage: Passage) -> web.StreamResponse:
+        """Decide and relay; where nobody could be connected to, once more as if it had just come."""
+        unreached: Unreached | None = None
+        while True:
+            await self._decide(serving, passage, unreached)
             try:
-                view, ranking = serving.decider.decide(prepared.ask, now)
-            except ApiError as error:
-                if error.source is Source.CLIENT:
-                    raise
-                trace.queued()
-                return error
-            trace.decided(ranking, serving.config.policy.name)
-            decided.append(
-                serving.witness.decided(prepared.ask, view, ranking, now, outcome, prepared.prompts)
-            )
-            return None
+                return await serving.relay.run(passage)
+            except Unreached as error:
+                unreached = error
+                passage.end_turn()
 
-        refusal = find()
-        if refusal is None:
-            return decided[0], None
+    async def _decide(self, serving: Serving, passage: Passage, unreached: Unreached | None) -> None:
+        """Decide at once, or, behind others or where nobody can serve the model now, as soon as may be."""
+        room, model, outcome = self._room, passage.prepared.ask.model, passage.outcome
         began = monotonic()
+        last = began + room.limits.no_replica_wait_seconds
+        if unreached is not None:
+            passage.wait_until = min(passage.wait_until, last)
+        refusal: ApiError = unreached or _others_first()
+        if began < passage.wait_until and not room.waits(model):
+            found = self._find(serving, passage)
+            if found is None:
+                return
+            refusal = found
+        else:
+            passage.trace.deciding()
+            passage.trace.queued()
+        passage.wait_until = min(passage.wait_until, last)
+        room.admit(refusal, passage.wait_until)
         try:
-            turn = await self._room.wait(lambda: find() is None, refusal)
+            find = partial(self._find, serving, passage)
+            passage.turn = await room.wait(model, find, refusal, passage.wait_until)
         finally:
-            outcome.wait_seconds = monotonic() - began
-        return decided[0], turn
+            outcome.wait_seconds = (outcome.wait_seconds or 0.0) + monotonic() - began
+
+    def _find(self, serving: Serving, passage: Passage) -> ApiError | None:
+        """Decide, or return why nobody can serve the request now; ApiError where nobody ever can."""
+        prepared, trace = passage.prepared, passage.trace
+        now = monotonic()
+        trace.deciding()
+        try:
+            view, ranking = serving.decider.decide(prepared.ask, now)
+        except ApiError as error:
+            if error.source is Source.CLIENT:
+                raise
+            trace.queued()
+            return error
+        trace.decided(ranking, serving.config.policy.name)
+        passage.decision = serving.witness.decided(
+            prepared.ask, view, ranking, now, passage.outcome, prepared.prompts, passage.decision
+        )
+        return None
 
     async def models(self, request: web.Request) -> web.Response:
         """List the models that routable replicas serve."""
@@ -146,6 +170,16 @@ class Gateway:
             for model in self._fleet.models()
         ]
         return web.json_response({"object": "list", "data": cards})
+
+
+def _others_first() -> ApiError:
+    return ApiError(
+        503,
+        "others have waited longer for a replica of this model",
+        source=Source.ROUTER,
+        code="no_replica",
+        retry_after_seconds=2,
+    )
 
 
 def _digits(text: str) -> str:

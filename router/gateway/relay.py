@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from time import monotonic
 
 import aiohttp
@@ -15,16 +14,16 @@ from router.fleet.load import Lease
 from router.fleet.replica import Replica
 from router.gateway.answer import Answer
 from router.gateway.headers import REQUEST_ID_HEADER, towards_replica
+from router.gateway.passage import Passage
 from router.gateway.prepare import Prepared
 from router.gateway.timing import prefill_seconds
-from router.gateway.upstream import Refused, Silent, Stopped, Upstream, UpstreamError, Vanished
-from router.gateway.waiting import Turn
+from router.gateway.upstream import Refused, Stopped, Upstream, UpstreamError, Vanished
+from router.gateway.walk import Attempt, Walk
 from router.observe.metrics import RouterMetrics
 from router.observe.outcome import Outcome
-from router.observe.tracing import Trace
 from router.observe.witness import Decision, Witness
 from router.placement.ask import Choice
-from router.wire.errors import RAN_HEADER, ApiError, Source
+from router.wire.errors import RAN_HEADER, ApiError
 from router.wire.report import ORCA_HEADER, LoadReport
 
 # Back-pressure: the replica did not take the request, so another may.
@@ -52,134 +51,146 @@ class Relay:
         self._observe = observe
         self._metrics = metrics
 
-    async def run(
-        self,
-        request: web.Request,
-        prepared: Prepared,
-        decision: Decision,
-        outcome: Outcome,
-        trace: Trace,
-        turn: Turn | None = None,
-    ) -> web.StreamResponse:
-        """Answer the request; ApiError where no replica does. `turn` ends with the first byte."""
+    async def run(self, passage: Passage) -> web.StreamResponse:
+        """Answer the request; ApiError where no replica does, Unreached where none could be connected to."""
+        request, outcome = passage.request, passage.outcome
         headers = towards_replica(request.headers, request.remote, outcome.request_id)
-        # By index, as a ranking is made no further than it is walked.
-        to_try = deque(range(min(self._limits.attempts, len(decision.ranking))))
-        ran_once = fresh = False
-        while to_try:
-            place = to_try.popleft()
-            choice = decision.ranking[place]
+        decision = passage.decision
+        assert decision is not None
+        ranking = decision.ranking
+        walk = Walk(min(self._limits.attempts, len(ranking)))
+        while walk.to_try:
+            choice = ranking[walk.next()]
             replica = self._fleet.by_name(choice.name)
             if replica is None:
                 continue
-            outcome.attempts += 1
-            outcome.replica, outcome.reason = choice.name, choice.reason
-            outcome.expected_tokens = choice.expected_tokens
-            trace.sending(choice, outcome.attempts, headers)
-            lease = replica.load.open(choice.prefill_seconds, monotonic(), outcome.prompt_tokens)
+            attempt = self._begin(passage, decision, choice, replica, headers)
             try:
                 url = replica.url + request.path_qs
-                answer = await self._upstream.send(url, prepared.body, headers, fresh)
+                answer = await self._upstream.send(url, passage.prepared.body, headers, walk.fresh)
                 try:
-                    report = LoadReport.from_orca(answer.headers.get(ORCA_HEADER, ""))
-                    replica.load.answered(lease, report, monotonic())
-                    ran = RAN_HEADER in answer.headers
-                    if answer.status in _TURNED_AWAY and to_try and not (ran and ran_once):
-                        ran_once = ran_once or ran
-                        self._note_failover(choice, str(answer.status), trace)
-                        continue
-                    return await self._pass_on(
-                        request, prepared, decision, choice, replica, lease, answer, outcome, trace, turn
-                    )
+                    if not self._turned_away(attempt, answer, walk):
+                        return await self._pass_on(attempt, answer)
                 finally:
                     # Wholly read, the connection is back in the pool already; else nobody wants the rest.
                     answer.close()
-            except Refused as error:
-                replica.health.unreachable()
-                decision.not_reached(choice.name)
-                self._note_failover(choice, "refused", trace)
-                if not to_try:
-                    raise _no_answer(error, outcome) from error
-            except Vanished as error:
-                if ran_once:
-                    replica.health.unreachable()
-                    raise _no_answer(error, outcome) from error
-                ran_once = True
-                self._note_failover(choice, "vanished", trace)
-                if error.reused:
-                    # Most likely only the idle connection was closed: the same replica, on a new one.
-                    to_try.appendleft(place)
-                    fresh = True
-                    continue
-                replica.health.unreachable()
-                decision.not_reached(choice.name)
-                if not to_try:
-                    raise _no_answer(error, outcome) from error
-            except Stopped as error:
-                raise _no_answer(error, outcome) from error
             except UpstreamError as error:
-                replica.health.answer_failed(monotonic())
-                raise _no_answer(error, outcome) from error
+                self._failed(attempt, error, walk)
             finally:
-                replica.load.close(lease)
-            fresh = False
-        raise ApiError(503, "no replica is left to try", source=Source.ROUTER, retry_after_seconds=1)
+                replica.load.close(attempt.lease)
+        raise walk.end(outcome) from walk.error
 
-    async def _pass_on(
+    def _begin(
         self,
-        request: web.Request,
-        prepared: Prepared,
+        passage: Passage,
         decision: Decision,
         choice: Choice,
         replica: Replica,
-        lease: Lease,
-        upstream: aiohttp.ClientResponse,
-        outcome: Outcome,
-        trace: Trace,
-        turn: Turn | None,
-    ) -> web.StreamResponse:
-        now = monotonic()
+        headers: CIMultiDict[str],
+    ) -> Attempt:
+        outcome = passage.outcome
+        outcome.attempts += 1
+        outcome.replica, outcome.reason = choice.name, choice.reason
+        outcome.expected_tokens = choice.expected_tokens
+        passage.trace.sending(choice, outcome.attempts, headers)
+        lease = replica.load.open(choice.prefill_seconds, monotonic(), outcome.prompt_tokens)
+        return Attempt(passage, decision, choice, replica, lease)
+
+    def _turned_away(self, attempt: Attempt, answer: aiohttp.ClientResponse, walk: Walk) -> bool:
+        """Take in that there is an answer; say whether it is only that another should be asked."""
+        report = LoadReport.from_orca(answer.headers.get(ORCA_HEADER, ""))
+        attempt.replica.load.answered(attempt.lease, report, monotonic())
+        walk.untouched = False
+        ran = RAN_HEADER in answer.headers
+        if answer.status not in _TURNED_AWAY or not walk.to_try or (ran and walk.ran_once):
+            return False
+        walk.ran_once = walk.ran_once or ran
+        self._note_failover(attempt, str(answer.status))
+        return True
+
+    def _failed(self, attempt: Attempt, error: UpstreamError, walk: Walk) -> None:
+        """Take in that there is no answer; ApiError where no other may be asked."""
+        walk.error = error
+        health = attempt.replica.health
+        if isinstance(error, Refused):
+            health.unreachable()
+            attempt.decision.not_reached(attempt.choice.name)
+            self._note_failover(attempt, "refused")
+            return
+        walk.untouched = False
+        if isinstance(error, Vanished):
+            if walk.ran_once:
+                health.unreachable()
+                raise walk.end(attempt.passage.outcome) from error
+            walk.ran_once = True
+            self._note_failover(attempt, "vanished")
+            if error.reused:
+                # Most likely only the idle connection was closed: the same replica, on a new one.
+                walk.once_more()
+            else:
+                health.unreachable()
+                attempt.decision.not_reached(attempt.choice.name)
+            return
+        if not isinstance(error, Stopped):
+            health.answer_failed(monotonic())
+        raise walk.end(attempt.passage.outcome) from error
+
+    async def _pass_on(self, attempt: Attempt, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+        passage, replica = attempt.passage, attempt.replica
+        outcome, prepared = passage.outcome, passage.prepared
         outcome.status = upstream.status
         outcome.streamed = upstream.content_type == "text/event-stream"
         outcome.block_tokens = replica.block_tokens
         if upstream.status < 400:
-            self._witness.accepted(decision, choice, now)
-
-        def on_bytes() -> None:
-            replica.health.heard(monotonic())
-            if outcome.first_byte_seconds is None:
-                trace.began()
-                replica.load.began(lease)
-                if turn is not None:
-                    turn.end()
-                began_at = monotonic()
-                outcome.first_byte_seconds = began_at - outcome.arrived_at
-                self._witness.began(decision, began_at)
-
-        headers = self._own_headers(prepared, choice, outcome)
-        cutting = self._upstream.is_cutting
-        answer = Answer(upstream, self._limits, headers, prepared.choices, on_bytes, cutting)
+            self._witness.accepted(attempt.decision, attempt.choice, monotonic())
+        answer = Answer(
+            upstream,
+            self._limits,
+            self._own_headers(prepared, attempt.choice, outcome),
+            prepared.choices,
+            lambda: self._heard(attempt),
+            self._upstream.is_cutting,
+        )
         try:
-            response = await answer.pass_on(request, prepared.usage_asked)
+            response = await answer.pass_on(passage.request, prepared.usage_asked)
         except ApiError:
             replica.health.answer_failed(monotonic())
             raise
         self._read(answer, outcome)
+        self._judge(attempt, answer)
+        return response
+
+    def _heard(self, attempt: Attempt) -> None:
+        """Take in that bytes came."""
+        passage, replica = attempt.passage, attempt.replica
+        replica.health.heard(monotonic())
+        outcome = passage.outcome
+        if outcome.first_byte_seconds is None:
+            passage.trace.began()
+            replica.load.began(attempt.lease)
+            passage.end_turn()
+            began_at = monotonic()
+            outcome.first_byte_seconds = began_at - outcome.arrived_at
+            self._witness.began(attempt.decision, began_at)
+
+    def _judge(self, attempt: Attempt, answer: Answer) -> None:
+        """Say how an answer ended, and what that tells of its replica."""
+        outcome, replica = attempt.passage.outcome, attempt.replica
+        status = outcome.status
         if answer.broken_off:
             outcome.result = "broken_off"
             replica.health.answer_failed(monotonic())
-        elif upstream.status >= 500 and upstream.status not in _TURNED_AWAY:
+        elif status >= 500 and status not in _TURNED_AWAY:
             outcome.result = "replica_error"
             replica.health.answer_failed(monotonic())
-        elif upstream.status >= 400:
-            outcome.result = "turned_away" if upstream.status in _TURNED_AWAY else "client_error"
+        elif status >= 400:
+            outcome.result = "turned_away" if status in _TURNED_AWAY else "client_error"
         elif answer.reader.failed:
             outcome.result = "replica_error"
         else:
             replica.health.answer_succeeded()
-            if prepared.choices == 1 and upstream.status == 200:
-                self._teach(replica, answer, lease, outcome)
-        return response
+            if attempt.passage.prepared.choices == 1 and status == 200:
+                self._teach(replica, answer, attempt.lease, outcome)
 
     def _teach(self, replica: Replica, answer: Answer, lease: Lease, outcome: Outcome) -> None:
         """Let the fleet learn what this prefill took. Hits that are not told are taken as expected."""
@@ -209,19 +220,6 @@ class Relay:
             headers["x-kvring-tier"] = prepared.tier
         return headers
 
-    def _note_failover(self, choice: Choice, reason: str, trace: Trace) -> None:
-        trace.failed_over(reason)
-        self._metrics.failovers.labels(choice.name, reason).inc()
-
-
-def _no_answer(error: UpstreamError, outcome: Outcome) -> ApiError:
-    tried = outcome.attempts > 1
-    if isinstance(error, Stopped):
-        return ApiError(503, "the router went down before an answer", source=Source.ROUTER, tried=True)
-    if isinstance(error, Silent):
-        return ApiError(504, "the replica did not answer in time", source=Source.REPLICA, tried=True)
-    if isinstance(error, Refused):
-        return ApiError(
-            503, "no replica could be reached", source=Source.REPLICA, retry_after_seconds=1, tried=tried
-        )
-    return ApiError(502, "the replica broke off before it answered", source=Source.REPLICA, tried=tried)
+    def _note_failover(self, attempt: Attempt, reason: str) -> None:
+        attempt.passage.trace.failed_over(reason)
+        self._metrics.failovers.labels(attempt.choice.name, reason).inc()

@@ -71,25 +71,37 @@ class Decisions:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._order: deque[tuple[str, Record]] = deque()
-        self._by_id: dict[str, Record] = {}
+        self._order: deque[_Kept] = deque()
+        self._by_id: dict[str, _Kept] = {}
 
     def __len__(self) -> int:
         return len(self._order)
 
     def keep(self, request_id: str, record: Record) -> None:
-        """Keep a record, forgetting the oldest beyond the limit."""
-        self._order.append((request_id, record))
-        self._by_id[request_id] = record
+        """Keep a record, forgetting the oldest beyond the limit; a request's second replaces its first."""
+        known = self._by_id.get(request_id)
+        if known is not None and record.outcome is not None and known.record.outcome is record.outcome:
+            known.record = record
+            return
+        kept = _Kept(request_id, record)
+        self._order.append(kept)
+        self._by_id[request_id] = kept
         if len(self._order) > self._limit:
-            oldest, gone = self._order.popleft()
-            if self._by_id[oldest] is gone:
-                del self._by_id[oldest]
+            gone = self._order.popleft()
+            if self._by_id[gone.request_id] is gone:
+                del self._by_id[gone.request_id]
 
     def latest(self, count: int) -> list[tuple[str, Record]]:
         """Return the last `count` records with their requests' ids, the newest first."""
-        return list(islice(reversed(self._order), count))
+        return [(kept.request_id, kept.record) for kept in islice(reversed(self._order), count)]
 
     def find(self, request_id: str) -> Record | None:
         """Return the record of a request, None where it is not among the last."""
-        return self._by_id.get(request_id)
+        kept = self._by_id.get(request_id)
+        return None if kept is None else kept.record
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    request_id: str
+    record: Record

@@ -75,9 +75,15 @@ class Witness:
         now: float,
         outcome: Outcome,
         prompts: int = 1,
+        earlier: Decision | None = None,
     ) -> Decision:
-        """Take in a ranking that is about to be walked down."""
+        """Take in a ranking that is about to be walked down.
+
+        `earlier` is one of the same request that nobody could be reached by: this takes its place.
+        """
         decision = Decision(ask, ranking, self._sightings.look(ask, fleet, now), prompts)
+        if earlier is not None:
+            decision.unreachable = earlier.unreachable
         if self._shadows.sampled(ask):
             # After the request is on its way: it never waits for a shadow.
             self._later(self._shadow, decision, fleet, now)

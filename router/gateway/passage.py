@@ -1,0 +1,36 @@
+"""Passage: one request on its way through the router, and what it has come by so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from aiohttp import web
+
+from router.gateway.prepare import Prepared
+from router.gateway.waiting import Turn
+from router.observe.outcome import Outcome
+from router.observe.tracing import Trace
+from router.observe.witness import Decision
+
+
+@dataclass(slots=True, eq=False)
+class Passage:
+    """One request that is served. `decision` is its newest.
+
+    Where nobody can be found, or connected to, it waits until `wait_until` (monotonic) in all; `turn` is then
+    its right to be on a replica before its first byte.
+    """
+
+    request: web.Request
+    prepared: Prepared
+    outcome: Outcome
+    trace: Trace
+    decision: Decision | None = None
+    turn: Turn | None = None
+    wait_until: float = inf
+
+    def end_turn(self) -> None:
+        """Let the next go that waits."""
+        if self.turn is not None:
+            self.turn.end()
