@@ -1,4 +1,4 @@
-"""What each engine tells a router, and how: the table of the README and of `kvring doctor`, as data."""
+"""What each engine tells a router, and how: the table of the README, as data."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ _SGLANG = {
     Matter.LOAD: Capability(Told.EXACT, "/v1/loads; older versions /metrics with --enable-metrics"),
     Matter.KV_USE: Capability(Told.EXACT, "/v1/loads; older versions /metrics with --enable-metrics"),
     Matter.QUEUED_WORK: Capability(
-        Told.EXACT, "uncached tokens that wait in /v1/loads; SGLang itself guesses them for a long queue"
+        Told.ESTIMATED,
+        "from the uncached tokens that wait, exact in /v1/loads but for a long queue; else as with vLLM",
     ),
     Matter.CACHED_TOKENS: Capability(Told.EXACT, "usage of each answer with --enable-cache-report"),
     Matter.BLOCK_SIZE: Capability(Told.EXACT, "/server_info"),
@@ -103,13 +104,16 @@ _LLAMACPP = {
     Matter.HASH_ALGORITHM: Capability(Told.ABSENT, "it has none"),
     Matter.KV_EVENTS: Capability(Told.ABSENT, "it publishes none"),
     Matter.RESTART: Capability(
-        Told.EXACT, "media_marker in /props of newer builds; not where LLAMA_MEDIA_MARKER fixes it"
+        Told.ESTIMATED,
+        "another media_marker in /props of newer builds, unless LLAMA_MEDIA_MARKER fixes it",
     ),
 }
 _PLAIN = {
     **dict.fromkeys(Matter, _UNTOLD),
     Matter.LOAD: Capability(Told.ABSENT, "not told: what this router sent there is all it knows"),
+    Matter.QUEUED_WORK: Capability(Told.ESTIMATED, "the prefills that this router sent there itself"),
     Matter.CACHED_TOKENS: Capability(Told.ABSENT, "not expected; counted where usage tells them"),
+    Matter.RESTART: Capability(Told.ESTIMATED, "nothing listened at its address for a while"),
 }
 
 CAPABILITIES: Mapping[str, Mapping[Matter, Capability]] = MappingProxyType(
@@ -121,11 +125,3 @@ CAPABILITIES: Mapping[str, Mapping[Matter, Capability]] = MappingProxyType(
         "plain": MappingProxyType(_PLAIN),
     }
 )
-
-
-def markdown() -> str:
-    """Return the table: a row a matter, a column an engine."""
-    kinds = list(CAPABILITIES)
-    rows = [["", *kinds], ["---"] * (len(kinds) + 1)]
-    rows += [[matter, *(CAPABILITIES[kind][matter].told for kind in kinds)] for matter in Matter]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"

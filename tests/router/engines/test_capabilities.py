@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from router.config import EventOptions
-from router.engines.capabilities import CAPABILITIES, Matter, Told, markdown
+from router.engines.capabilities import CAPABILITIES, Matter, Told
 from router.engines.detect import engine_of
 from router.engines.engine import EngineFacts, EngineLoad
 from router.gateway.usage import AnswerReader
 from tests.router.engines.scripted_engines import ENGINES, served
 
+README = (Path(__file__).parents[3] / "README.md").read_text()
+# What the README calls each matter.
+ROWS = {
+    Matter.LOAD: "requests running, waiting",
+    Matter.KV_USE: "KV use",
+    Matter.QUEUED_WORK: "queued work, in seconds",
+    Matter.CACHED_TOKENS: "cached tokens",
+    Matter.BLOCK_SIZE: "block size",
+    Matter.HASH_ALGORITHM: "hash algorithm",
+    Matter.KV_EVENTS: "what its cache holds",
+    Matter.RESTART: "restart",
+}
 # What engines say at the end of an answer, with the flags that the table names.
 USAGES = {
     "vllm": b'{"usage":{"prompt_tokens":64,"completion_tokens":1,"total_tokens":65,'
@@ -63,7 +77,9 @@ def tells(seen: Seen, matter: Matter) -> Told:
     if exact[matter]:
         return Told.EXACT
     concluded = {
-        Matter.QUEUED_WORK: load is not None,
+        # Of any engine: what this router sent there, and whether anything listens.
+        Matter.QUEUED_WORK: True,
+        Matter.RESTART: True,
         Matter.KV_EVENTS: bool(seen.configured.events),
     }
     return Told.ESTIMATED if concluded.get(matter) else Told.ABSENT
@@ -71,10 +87,12 @@ def tells(seen: Seen, matter: Matter) -> Told:
 
 # Told, but with a catch that makes it less than exact, or only by a second choice of answers.
 WEAKER = {
+    ("sglang", Matter.QUEUED_WORK),
     ("sglang", Matter.RESTART),
     ("trtllm", Matter.LOAD),
     ("trtllm", Matter.KV_USE),
     ("trtllm", Matter.RESTART),
+    ("llamacpp", Matter.RESTART),
 }
 
 
@@ -104,9 +122,15 @@ def test_the_table_is_whole() -> None:
         assert all(capability.how for capability in row.values())
 
 
-def test_the_table_in_markdown() -> None:
-    lines = markdown().splitlines()
-    assert lines[0] == "|  | vllm | sglang | trtllm | llamacpp | plain |"
-    assert lines[1].count("---") == 6
-    assert len(lines) == 2 + len(Matter)
-    assert "| queued work | estimated | exact | estimated | estimated | absent |" in lines
+def test_the_table_of_the_readme_is_this_one() -> None:
+    """The README says of each cell how well it is told, first of all, or in other words that it is not."""
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in README.splitlines() if "|" in line]
+    start = next(place for place, row in enumerate(cells) if row[:1] == ["behind any of them"])
+    assert cells[start][1:] == ["kvring", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "other"]
+    rows = {row[0]: row[2:] for row in cells[start + 2 : start + 2 + len(Matter)]}
+    assert set(rows) == set(ROWS.values())
+    for matter, label in ROWS.items():
+        for kind, cell in zip(("vllm", "sglang", "trtllm", "llamacpp", "plain"), rows[label], strict=True):
+            first = re.split("[^a-z]", cell)[0]
+            told = Told.ABSENT if cell in ("by hashing alone", "counted if told") else Told(first)
+            assert told is CAPABILITIES[kind][matter].told, (kind, matter)
