@@ -26,12 +26,11 @@ from replica.service import Service
 from router.chain.chain import ChainIdentity
 from router.wire.errors import ApiError, Source
 from router.wire.intake import read_body
-from router.wire.report import ORCA_HEADER, ORCA_REQUEST_HEADER, ReplicaState
+from router.wire.report import DIGEST_AGE_HEADER, ORCA_HEADER, ORCA_REQUEST_HEADER, ReplicaState
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _REQUEST_ID = "x-request-id"
-_DIGEST_AGE = "x-kvring-digest-age"
 _RETRY_AFTER_SECONDS = 1
 _INFERENCE = ("/v1/chat/completions", "/v1/completions")
 
@@ -176,7 +175,7 @@ class Server:
             response = _json({**digest.to_json(), "age_seconds": age})
         response.etag = tag
         # It ages without changing, which a 304 must tell too.
-        response.headers[_DIGEST_AGE] = f"{age:.3f}"
+        response.headers[DIGEST_AGE_HEADER] = f"{age:.3f}"
         return response
 
     async def _prometheus(self, request: web.Request) -> web.Response:

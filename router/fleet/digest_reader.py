@@ -10,10 +10,9 @@ import aiohttp
 from router.chain.digest import Digest
 from router.fleet.fetch import Fetcher, json_object
 from router.fleet.replica import Replica
+from router.wire.report import DIGEST_AGE_HEADER
 
 log = logging.getLogger("kvring.fleet")
-
-_AGE_HEADER = "x-kvring-digest-age"
 
 
 class DigestReader:
@@ -41,7 +40,7 @@ class DigestReader:
             known = {"If-None-Match": self._tag} if self._tag and replica.digest is not None else {}
             status, headers, raw = await self._fetcher.fetch(f"{base}/digest", known)
             if status == 304:
-                age = float(headers.get(_AGE_HEADER, "0"))
+                age = float(headers.get(DIGEST_AGE_HEADER, "0"))
                 replica.digest_still_true(asked_at - max(0.0, age))
                 return
             if status != 200:

@@ -24,11 +24,9 @@ from router.sidecar.options import SidecarOptions
 from router.sidecar.watch import EngineWatch
 from router.wire.errors import error_body
 from router.wire.http_server import JsonErrorRunner
+from router.wire.report import DIGEST_AGE_HEADER
 
 log = logging.getLogger("kvring.sidecar")
-
-# As on answers without a body, which cannot tell it there.
-_AGE_HEADER = "x-kvring-digest-age"
 
 
 class Sidecar:
@@ -87,7 +85,7 @@ class Sidecar:
             reason = self._watch.reason or "what the engine holds is not known now"
             return web.Response(status=503, body=error_body(503, reason), content_type="application/json")
         # Weak: the age differs from answer to answer.
-        headers = {"ETag": f'W/"{served.tag}"', _AGE_HEADER: f"{served.age_seconds:.3f}"}
+        headers = {"ETag": f'W/"{served.tag}"', DIGEST_AGE_HEADER: f"{served.age_seconds:.3f}"}
         if any(tag.value in (served.tag, "*") for tag in request.if_none_match or ()):
             return web.Response(status=304, headers=headers)
         body = {**served.digest.to_json(), "age_seconds": served.age_seconds}

@@ -12,6 +12,9 @@ from router.chain.chain import ChainIdentity
 ORCA_REQUEST_HEADER = "endpoint-load-metrics-format"
 ORCA_HEADER = "endpoint-load-metrics"
 
+# How old a digest is, in seconds, on an answer with it and on one without a body, which cannot tell it there.
+DIGEST_AGE_HEADER = "x-kvring-digest-age"
+
 # Served for so long who does not say: long enough for anything.
 LONG_SECONDS = 1e9
 
