@@ -119,11 +119,6 @@ class BlockPool:
         """The blocks that can be found, by name, a parent before its children."""
         return MappingProxyType(self._named)
 
-    @property
-    def used_count(self) -> int:
-        """Blocks that sequences hold."""
-        return self.block_count - self._free
-
     def match(self, names: Sequence[bytes], limit: int | None = None) -> list[Block]:
         """Return the blocks of the longest known run at the start of `names`; changes nothing."""
         found = []

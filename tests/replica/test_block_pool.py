@@ -194,7 +194,6 @@ class PoolMachine(RuleBasedStateMachine):
         assert sorted(forward) == free
         assert forward == backward[::-1]
         assert self.pool.free_count == len(free)
-        assert self.pool.used_count == self.pool.block_count - len(free)
 
     @invariant()
     def names_find_blocks_that_carry_them(self) -> None:

@@ -104,7 +104,7 @@ def test_preemption_recomputes_and_counts_neither_query_nor_hit() -> None:
     for id, prompt in zip(ids, prompts, strict=True):
         assert drive.answers[id] == answer_of(prompt, 20)
         assert drive.sequences[id].cached_tokens == 0
-    assert drive.pool.used_count == 0
+    assert drive.pool.free_count == drive.pool.block_count
     assert drive.load.seconds() == 0
 
 
@@ -153,7 +153,7 @@ def test_an_abort_in_any_phase_frees_all() -> None:
         drive.scheduler.drop(id)
         drive.scheduler.drop(id)
         drive.finish()
-        assert drive.pool.used_count == 0
+        assert drive.pool.free_count == drive.pool.block_count
         assert drive.load.seconds() == 0
         assert [drive.answers[other] for other in others] == [answer_of([base] * 5, 4) for base in (1, 2)]
 
@@ -201,7 +201,7 @@ def test_every_answer_is_that_of_a_run_without_cache(
             aborted.add(id)
         assert drive.load.seconds() >= 0
     drive.finish()
-    assert drive.pool.used_count == 0
+    assert drive.pool.free_count == drive.pool.block_count
     assert drive.load.seconds() == 0
     for id, (prompt, tokens) in prompts.items():
         expected = answer_of(prompt, tokens)
