@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -16,16 +14,9 @@ from aiohttp import web
 from loadgen.children import free_ports, start_child, stop_children, wait_until_ready
 from router.config import RouterConfig
 from router.policies import PolicyError
+from router.reload import Reloader
 from router.settings import SettingsError
 from tests.router.scripted import BODY, Rig, ScriptedReplica, rig, until
-
-
-@pytest.fixture(autouse=True)
-def _log_level() -> Iterator[None]:
-    """A reload sets the level of this process's log."""
-    before = logging.getLogger().level
-    yield
-    logging.getLogger().setLevel(before)
 
 
 def _changed(up: Rig, **sections: object) -> RouterConfig:
@@ -105,6 +96,30 @@ async def test_what_cannot_be_taken_up_changes_nothing(sections: dict[str, objec
             up.router.reload(_changed(up, **sections))
         assert up.router.gateway.serving is before
         assert (await up.post())[0] == 200
+
+
+@pytest.mark.parametrize("fault", [PolicyError("bad"), KeyError("worse"), RecursionError()])
+async def test_no_fault_ends_who_reloads(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async with rig(1) as up:
+        serving = up.router.gateway.serving
+        taken: list[RouterConfig] = []
+        faults = [fault]
+
+        def take(config: RouterConfig) -> None:
+            if faults:
+                raise faults.pop()
+            taken.append(config)
+
+        reloader = Reloader(lambda: serving.config, take, None, lambda: serving.config, up.router.metrics)
+        running = asyncio.create_task(reloader.run())
+        reloader.ask()
+        await until(lambda: not faults)
+        assert await up.metric("kvring_config_reloads_total", result="refused") == 1
+        assert sum("the old go on" in line for line in caplog.messages) == 1
+        reloader.ask()
+        await until(lambda: bool(taken))
+        assert await up.metric("kvring_config_current") == 1
+        running.cancel()
 
 
 async def test_a_file_and_a_signal(tmp_path: Path) -> None:
