@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import click
+
+from loadgen.commands.fail import Failed
 
 # A router's image has neither torch nor rich: what a command needs is imported by its own module.
 _COMMANDS = {
@@ -41,6 +44,15 @@ class _Commands(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{cmd_name} is not a command")
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "rich":
+                raise
+            name = ctx.invoked_subcommand
+            raise Failed(f"kvring {name} needs more packages: pip install 'kvring[loadgen]'") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # From the table, since asking the commands would import them all.

@@ -7,9 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+
+from loadgen.sheet import Column, Line, Part, Table
 
 _SECONDS = 30.0
 
@@ -44,69 +43,85 @@ def layout_report(url: str) -> dict[str, Any]:
 def _ask(method: str, url: str, option: str, **fields: Any) -> dict[str, Any]:
     try:
         response = httpx.request(method, url, timeout=_SECONDS, trust_env=False, **fields)
-        answer = response.json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ExplainError(f"{url} gives no answer: {error or type(error).__name__}") from error
+    try:
+        answer = response.json()
+    except ValueError as error:
+        if response.status_code == 404:
+            raise ExplainError(_elsewhere(option)) from error
+        raise ExplainError(f"{url} gives no answer: {error}") from error
     if not isinstance(answer, dict):
         raise ExplainError(f"{url} is not a kvring router's")
     if response.status_code == 200:
         return answer
     problem = answer.get("error")
     told: dict[str, Any] = problem if isinstance(problem, dict) else {}
-    if response.status_code == 404 and told.get("code") not in ("request_not_found", "model_not_found"):
+    code = told.get("code")
+    if response.status_code == 404 and code == "turned_off":
         raise ExplainError(f"this router does not tell: it must run with {option}")
+    if response.status_code == 404 and code not in ("request_not_found", "model_not_found"):
+        raise ExplainError(_elsewhere(option))
     raise ExplainError(f"the router answers {response.status_code}: {told.get('message', 'no reason given')}")
 
 
-def explained(told: Mapping[str, Any]) -> RenderableType:
+def _elsewhere(option: str) -> str:
+    # The port of the API does not know the path where control has a port of its own.
+    return f"this router does not tell: it must run with {option}, or ask its control port (control.port)"
+
+
+def explained(told: Mapping[str, Any]) -> Iterator[Part]:
     """Show an explanation: the prompt, each replica's place, and what came of it."""
     prompt = f"{told['prompt_tokens']:,} tokens, {told['blocks']:,} blocks of {told['block_tokens']}"
-    lines = [
+    for line in (
         f"model {told['model']}, prompt of {prompt} (named by {told['tier']})",
         f"instructions {told['preamble_tokens']:,} tokens; {told['seen_tokens']:,} tokens seen before",
         f"policy {told['policy']}: {told['chosen']} before {told['runner_up'] or 'nobody'}; {told['why']}",
-    ]
-    parts: list[RenderableType] = [Text("\n".join(lines)), _ranking(told)]
+    ):
+        yield Line.of(line)
+    yield _ranking(told)
     if told["outcome"]:
-        parts.append(_outcome(told["outcome"]))
-    return Group(*parts)
+        yield _outcome(told["outcome"])
 
 
 def _ranking(told: Mapping[str, Any]) -> Table:
-    table = Table(title_justify="left")
-    for heading in ("", "replica", "expected hit", "in digest", "wait", "prefill", "score", "reason"):
-        table.add_column(heading, justify="left" if heading in ("replica", "reason") else "right")
-    for one in told["ranking"]:
-        table.add_row(
-            str(one["place"]),
-            one["replica"],
-            f"{one['expected_tokens']:,}",
-            "-" if one["digest_tokens"] is None else f"{one['digest_tokens']:,}",
-            _milliseconds(one["wait_seconds"]),
-            _milliseconds(one["prefill_seconds"]),
-            f"{one['score']:.4g}",
-            one["reason"],
-        )
-    if told["replicas"] > len(told["ranking"]):
-        table.caption = f"and {told['replicas'] - len(told['ranking']):,} more"
-    return table
+    more = told["replicas"] - len(told["ranking"])
+    return Table(
+        _columns("", "replica", "expected hit", "in digest", "wait", "prefill", "score", "reason"),
+        tuple(
+            (
+                str(one["place"]),
+                one["replica"],
+                f"{one['expected_tokens']:,}",
+                "-" if one["digest_tokens"] is None else f"{one['digest_tokens']:,}",
+                _milliseconds(one["wait_seconds"]),
+                _milliseconds(one["prefill_seconds"]),
+                f"{one['score']:.4g}",
+                one["reason"],
+            )
+            for one in told["ranking"]
+        ),
+        caption=f"and {more:,} more" if more > 0 else "",
+    )
 
 
 def _outcome(outcome: Mapping[str, Any]) -> Table:
-    table = Table(title=f"request {outcome['request_id']}: {_how(outcome)}", title_justify="left")
-    for heading in ("", "predicted", "actual"):
-        table.add_column(heading, justify="left" if not heading else "right")
     hit = outcome["hit_tokens"]
-    table.add_row("hit tokens", f"{outcome['expected_tokens']:,}", "-" if hit is None else f"{hit:,}")
-    table.add_row(
-        # Until a whole answer is there, nothing of it comes.
-        "time to first token" if outcome["streamed"] else "time to the whole answer",
-        _milliseconds(outcome["predicted_seconds"]),
-        _milliseconds(outcome["first_byte_seconds"]),
+    rows = [
+        ("hit tokens", f"{outcome['expected_tokens']:,}", "-" if hit is None else f"{hit:,}"),
+        (
+            # Until a whole answer is there, nothing of it comes.
+            "time to first token" if outcome["streamed"] else "time to the whole answer",
+            _milliseconds(outcome["predicted_seconds"]),
+            _milliseconds(outcome["first_byte_seconds"]),
+        ),
+    ]
+    rows += [(f"missed: {cause}", "", f"{tokens:,}") for cause, tokens in (outcome["misses"] or {}).items()]
+    return Table(
+        (Column(), Column("predicted", right=True), Column("actual", right=True)),
+        tuple(rows),
+        title=f"request {outcome['request_id']}: {_how(outcome)}",
     )
-    for cause, tokens in (outcome["misses"] or {}).items():
-        table.add_row(f"missed: {cause}", "", f"{tokens:,}")
-    return table
 
 
 def _how(outcome: Mapping[str, Any]) -> str:
@@ -116,20 +131,27 @@ def _how(outcome: Mapping[str, Any]) -> str:
 
 def shadows(told: Mapping[str, Any]) -> Table:
     """Show what shadow policies would do, each beside what the acting policy did with the same requests."""
-    title = f"shadows of {told['acting']}; in brackets, {told['acting']} itself"
-    table = Table(title=title, title_justify="left")
-    for heading in ("shadow", "policy", "requests", "agreement", "hit ratio", "busiest", "moved", "errors"):
-        table.add_column(heading, justify="left" if heading in ("shadow", "policy") else "right")
-    for one in told["shadows"]:
-        table.add_row(
-            one["name"],
-            one["policy"],
-            f"{one['requests']:,}",
-            _share(one["agreement"]),
-            *_courses(one["courses"]),
-            f"{one['errors']:,}" + (f", {one['skipped']:,} skipped" if one["skipped"] else ""),
-        )
-    return table
+    return Table(
+        _columns("shadow", "policy", "requests", "agreement", "hit ratio", "busiest", "moved", "errors"),
+        tuple(
+            (
+                one["name"],
+                one["policy"],
+                f"{one['requests']:,}",
+                _share(one["agreement"]),
+                *_courses(one["courses"]),
+                f"{one['errors']:,}" + (f", {one['skipped']:,} skipped" if one["skipped"] else ""),
+            )
+            for one in told["shadows"]
+        ),
+        title=f"shadows of {told['acting']}; in brackets, {told['acting']} itself",
+    )
+
+
+def _columns(*headings: str) -> tuple[Column, ...]:
+    """Return columns, of which those with words stand to the left."""
+    words = ("replica", "reason", "shadow", "policy")
+    return tuple(Column(heading, right=heading not in words) for heading in headings)
 
 
 def _courses(courses: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:

@@ -4,93 +4,103 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.box import SIMPLE
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from loadgen.ceiling.bound import Bound
 from loadgen.ceiling.sessions import SessionBreaks
+from loadgen.sheet import Column, Line, Part, Table
 from router.observe.layout.cause import RULES, WORDS
 from router.observe.layout.report import LayoutReport, Row
 
 _SHOWN_ROWS = 24
+_LEFT = Column()
+_RIGHT = Column(right=True)
 
 
-def bound_tables(name: str, bound: Bound) -> Group:
-    """Return what caches could hold, by size and by the number of replicas."""
-    facts = Table(title=name, title_justify="left", show_header=False)
-    facts.add_column("")
-    facts.add_column("", justify="right")
-    for label, figure in (
-        ("requests", f"{bound.requests:,}"),
-        ("prompt tokens", f"{bound.prompt_tokens:,}"),
-        ("different blocks", f"{bound.distinct_blocks:,} of {bound.block_tokens} tokens"),
-        ("hit bound, one cache without limit", f"{bound.hit_ratio:.1%}"),
-    ):
-        facts.add_row(label, figure)
+def bound_tables(name: str, bound: Bound) -> Iterator[Part]:
+    """Show what caches could hold, by size and by the number of replicas."""
+    yield Table(
+        (_LEFT, _RIGHT),
+        (
+            ("requests", f"{bound.requests:,}"),
+            ("prompt tokens", f"{bound.prompt_tokens:,}"),
+            ("different blocks", f"{bound.distinct_blocks:,} of {bound.block_tokens} tokens"),
+            ("hit bound, one cache without limit", f"{bound.hit_ratio:.1%}"),
+        ),
+        title=name,
+    )
     total = max(1, bound.prompt_tokens)
-    sizes = Table(title="by size of one LRU cache", title_justify="left")
-    for column in ("blocks", "tokens", "hit bound"):
-        sizes.add_column(column, justify="right")
-    for blocks, hit in bound.by_blocks:
-        sizes.add_row(f"{blocks:,}", f"{blocks * bound.block_tokens:,}", f"{hit / total:.1%}")
-    replicas = Table(title="by replicas, caches without limit", title_justify="left")
-    for column in ("replicas", "each request at random", "each where its prefix is"):
-        replicas.add_column(column, justify="right")
-    for count, hit_at_random in bound.by_replicas:
-        replicas.add_row(f"{count}", f"{hit_at_random / total:.1%}", f"{bound.hit_ratio:.1%}")
-    shown: list[RenderableType] = [facts, sizes, replicas]
+    yield Table(
+        tuple(Column(heading, right=True) for heading in ("blocks", "tokens", "hit bound")),
+        tuple(
+            (f"{blocks:,}", f"{blocks * bound.block_tokens:,}", f"{hit / total:.1%}")
+            for blocks, hit in bound.by_blocks
+        ),
+        title="by size of one LRU cache",
+    )
+    headings = ("replicas", "each request at random", "each where its prefix is")
+    yield Table(
+        tuple(Column(heading, right=True) for heading in headings),
+        tuple(
+            (f"{count}", f"{hit_at_random / total:.1%}", f"{bound.hit_ratio:.1%}")
+            for count, hit_at_random in bound.by_replicas
+        ),
+        title="by replicas, caches without limit",
+    )
     if bound.forgotten_blocks:
-        shown.append(
-            Text(f"{bound.forgotten_blocks:,} blocks were forgotten: the bounds count none of them.")
-        )
-    return Group(*shown)
+        yield Line.of(f"{bound.forgotten_blocks:,} blocks were forgotten: the bounds count none of them.")
 
 
 def break_table(breaks: SessionBreaks) -> Table:
-    """Return how sessions go on."""
-    table = Table(title=f"turns of {breaks.sessions:,} sessions", title_justify="left")
-    for column in ("", "turns", "tokens left behind"):
-        table.add_column(column, justify="right" if column else "left")
-    table.add_row("append to the last prompt", f"{breaks.appended:,}", "0")
-    table.add_row("one clean break", f"{breaks.clean_breaks:,}", f"{breaks.clean_left_tokens:,}")
-    table.add_row(
-        "a break soon after another", f"{breaks.repeated_breaks:,}", f"{breaks.repeated_left_tokens:,}"
+    """Show how sessions go on."""
+    return Table(
+        (_LEFT, Column("turns", right=True), Column("tokens left behind", right=True)),
+        (
+            ("append to the last prompt", f"{breaks.appended:,}", "0"),
+            ("one clean break", f"{breaks.clean_breaks:,}", f"{breaks.clean_left_tokens:,}"),
+            ("a break soon after another", f"{breaks.repeated_breaks:,}", f"{breaks.repeated_left_tokens:,}"),
+        ),
+        title=f"turns of {breaks.sessions:,} sessions",
     )
-    return table
 
 
-def layout_tables(report: LayoutReport) -> Group:
-    """Return what the layout costs, by cause and place, and the rule that mends each."""
+def layout_tables(report: LayoutReport) -> Iterator[Part]:
+    """Show what the layout costs, by cause and place, and the rule that mends each."""
+    if report.rows:
+        yield _places(report)
     total = max(1.0, report.prompt_tokens)
-    title = "tokens that the layout of the prompts costs; at: the character where they part"
-    table = Table(title=title, title_justify="left", box=SIMPLE)
-    for column in ("layout", "where"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("at")
-    table.add_column("cause")
-    for column in ("requests", "lost", "each", "of all"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in report.rows[:_SHOWN_ROWS]:
-        table.add_row(*_cells(row), style="dim" if row.accepted else None)
+    yield Table(
+        (_LEFT, _RIGHT, _RIGHT),
+        tuple(
+            (label, f"{tokens:,.0f}", f"{tokens / total:.1%}")
+            for label, tokens in (
+                ("found by a cache without limit", report.hit_tokens),
+                ("lost by the layout", report.lost_tokens),
+                ("new text", report.fresh_tokens),
+            )
+        ),
+    )
+    yield from _rules(report.rows)
+
+
+def _places(report: LayoutReport) -> Table:
+    rows: list[tuple[str | Line, ...]] = [
+        tuple(Line.of(cell, "dim") if row.accepted else cell for cell in _cells(row))
+        for row in report.rows[:_SHOWN_ROWS]
+    ]
     if rest := report.rows[_SHOWN_ROWS:]:
         lost = sum(row.lost_tokens for row in rest)
         requests = sum(row.requests for row in rest)
-        table.add_row(
-            "", f"{len(rest)} more", "", "", f"{requests:,.0f}", f"{lost:,.0f}", "", f"{lost / total:.1%}"
-        )
-    sums = Table(show_header=False)
-    sums.add_column("")
-    sums.add_column("", justify="right")
-    sums.add_column("", justify="right")
-    for label, tokens in (
-        ("found by a cache without limit", report.hit_tokens),
-        ("lost by the layout", report.lost_tokens),
-        ("new text", report.fresh_tokens),
-    ):
-        sums.add_row(label, f"{tokens:,.0f}", f"{tokens / total:.1%}")
-    return Group(*((table,) if report.rows else ()), sums, *_rules(report.rows))
+        share = lost / max(1.0, report.prompt_tokens)
+        rows.append(("", f"{len(rest)} more", "", "", f"{requests:,.0f}", f"{lost:,.0f}", "", f"{share:.1%}"))
+    return Table(
+        (
+            *(Column(heading, whole=True) for heading in ("layout", "where")),
+            *(Column(heading) for heading in ("at", "cause")),
+            *(Column(heading, right=True, whole=True) for heading in ("requests", "lost", "each", "of all")),
+        ),
+        tuple(rows),
+        title="tokens that the layout of the prompts costs; at: the character where they part",
+        frame="rule",
+    )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -108,9 +118,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _rules(rows: tuple[Row, ...]) -> Iterator[Text]:
+def _rules(rows: tuple[Row, ...]) -> Iterator[Line]:
     for cause in dict.fromkeys(row.cause for row in rows):
-        yield Text(f"{cause.replace('_', ' ')}: {WORDS[cause]}. {RULES[cause]}")
+        yield Line.of(f"{cause.replace('_', ' ')}: {WORDS[cause]}. {RULES[cause]}")
     for row in rows:
         for before, now in row.texts:
-            yield Text(f"{row.where} at {row.character}: {before!r} -> {now!r}")
+            yield Line.of(f"{row.where} at {row.character}: {before!r} -> {now!r}")

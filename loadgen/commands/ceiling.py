@@ -10,7 +10,7 @@ import click
 from loadgen.commands.fail import Unfit
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from loadgen.sheet import Part
 
 _SIZES = "Sizes of the cache in blocks, by commas.  [default: powers of two up to the working set]"
 
@@ -54,8 +54,8 @@ def command(
     in which messages keep its prompts from sharing more, and what each costs.
     """
     import orjson
-    from rich.console import Console
 
+    from loadgen.sheet import show
     from loadgen.traces.trace import TraceError
 
     sizes = _numbers(cache_blocks, "--cache-blocks") if cache_blocks else ()
@@ -70,12 +70,12 @@ def command(
     if as_json:
         click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
     else:
-        Console().print(*shown, sep="\n")
+        show(shown)
 
 
 def _of_trace(
     source: str, sizes: tuple[int, ...], counts: tuple[int, ...], max_blocks: int
-) -> tuple[dict[str, Any], list[RenderableType]]:
+) -> tuple[dict[str, Any], list[Part]]:
     from loadgen.ceiling.bound import BoundMeter
     from loadgen.ceiling.sessions import session_breaks
     from loadgen.ceiling.tables import bound_tables, break_table
@@ -88,7 +88,7 @@ def _of_trace(
     bound = meter.bound()
     breaks = session_breaks(trace)
     value = {"source": trace.name, **bound.to_json(), "sessions": breaks.to_json() if breaks else None}
-    shown: list[RenderableType] = [bound_tables(trace.name, bound)]
+    shown: list[Part] = [*bound_tables(trace.name, bound)]
     return value, [*shown, break_table(breaks)] if breaks else shown
 
 
@@ -99,7 +99,7 @@ def _of_log(
     max_blocks: int,
     block_tokens: int,
     tokenizer: Path | None,
-) -> tuple[dict[str, Any], list[RenderableType]]:
+) -> tuple[dict[str, Any], list[Part]]:
     from loadgen.ceiling.bound import BoundMeter
     from loadgen.ceiling.logs import measure_log
     from loadgen.ceiling.prompts import PromptNamer
@@ -108,7 +108,7 @@ def _of_log(
 
     meter = BoundMeter(block_tokens, sizes, counts, max_blocks)
     measure = measure_log(read_requests(path), PromptNamer(block_tokens, tokenizer), meter)
-    shown: list[RenderableType] = [bound_tables(path.name, measure.bound), layout_tables(measure.layout)]
+    shown: list[Part] = [*bound_tables(path.name, measure.bound), *layout_tables(measure.layout)]
     return {"source": path.name, **measure.to_json()}, shown
 
 

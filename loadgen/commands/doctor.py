@@ -39,13 +39,13 @@ def command(
     from collections.abc import Sequence
 
     import orjson
-    from rich.console import Console
 
     from loadgen.doctor.examine import Options, examine
     from loadgen.doctor.probe import PROMPT_WORDS, REQUESTS
     from loadgen.doctor.reach import shown as address
     from loadgen.doctor.show import shown
     from loadgen.interrupt import Interrupted, run_interruptible
+    from loadgen.sheet import show
 
     url, api_url = _address(url, "--url"), _address(api_url, "--api-url")
     if config is None and not url and not (api_url and probe):
@@ -65,7 +65,7 @@ def command(
     if as_json:
         click.echo(orjson.dumps(diagnosis.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
-        Console(highlight=False).print(shown(diagnosis))
+        show(shown(diagnosis))
     if not diagnosis.well:
         raise SystemExit(1)
 

@@ -24,9 +24,9 @@ def command(
     not hit was not. The router must run with observe.explain = true.
     """
     import orjson
-    from rich.console import Console
 
     from loadgen.explain import ExplainError, explain_body, explain_request, explained
+    from loadgen.sheet import show
 
     if (body is None) == (request_id is None):
         raise Unfit("give either --body or --request-id")
@@ -41,4 +41,4 @@ def command(
     if as_json:
         click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
     else:
-        Console().print(explained(told))
+        show(explained(told))

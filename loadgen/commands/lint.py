@@ -48,10 +48,10 @@ def command(
     Exit code 0: the layout costs no more than the threshold; 1: it does; 2: what it costs cannot be told.
     """
     import orjson
-    from rich.console import Console
 
     from loadgen.ceiling.tables import layout_tables
     from loadgen.lint.lint import LintError, lint_log, lint_router
+    from loadgen.sheet import show
     from loadgen.traces.trace import TraceError
 
     if (log is None) == (url is None):
@@ -70,7 +70,7 @@ def command(
     if as_json:
         click.echo(orjson.dumps(result.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
-        Console().print(layout_tables(result.report))
+        show(layout_tables(result.report))
         if url is not None:
             click.echo(
                 f"estimated for {result.report.requests:,.0f} requests from a sample of"

@@ -16,9 +16,9 @@ def command(url: str, as_json: bool) -> None:
     Hit ratios are estimates by one model for both: compare them with each other only.
     """
     import orjson
-    from rich.console import Console
 
     from loadgen.explain import ExplainError, shadow_report, shadows
+    from loadgen.sheet import show
 
     try:
         told = shadow_report(url.rstrip("/"))
@@ -27,4 +27,4 @@ def command(url: str, as_json: bool) -> None:
     if as_json:
         click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
     else:
-        Console().print(shadows(told))
+        show([shadows(told)])

@@ -3,57 +3,55 @@
 from __future__ import annotations
 
 from collections import defaultdict
-
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Iterator
 
 from loadgen.doctor.examine import Diagnosis
 from loadgen.doctor.finding import Finding, Severity, Verdict, counted
+from loadgen.sheet import Column, Line, Part, Table
 
 _STYLES = {Severity.WRONG: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
-def shown(diagnosis: Diagnosis) -> RenderableType:
-    """Return what was checked and what was found."""
-    looked = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    looked.add_column(no_wrap=True)
-    looked.add_column()
-    looked.add_column(style="dim")
-    for check, verdict in diagnosis.verdicts:
-        if verdict.looked:
-            looked.add_row(_mark(verdict), Text(check.asks), Text(verdict.seen))
-    parts: list[RenderableType] = [looked]
+def shown(diagnosis: Diagnosis) -> Iterator[Part]:
+    """Show what was checked and what was found."""
+    looked = tuple(
+        (_mark(verdict), check.asks, verdict.seen) for check, verdict in diagnosis.verdicts if verdict.looked
+    )
+    if looked:
+        yield Table((Column(whole=True), Column(), Column(style="dim")), looked, frame="none")
     over: dict[str, list[str]] = defaultdict(list)
     for check, verdict in diagnosis.verdicts:
         if not verdict.looked:
             over[verdict.seen].append(check.name)
     if over:
         told = "; ".join(f"{', '.join(names)}: {why}" for why, names in over.items())
-        parts += [Text(""), Text(f"Not checked: {told}", style="dim")]
+        yield Line.of("")
+        yield Line.of(f"Not checked: {told}", "dim")
     for severity in Severity:
         for finding in diagnosis.findings:
             if finding.severity is severity:
-                parts += [Text(""), _finding(finding)]
-    return Group(*parts, Text(""), Text(_sum(diagnosis), style="bold"))
+                yield Line.of("")
+                yield from _finding(finding)
+    yield Line.of("")
+    yield Line.of(_sum(diagnosis), "bold")
 
 
-def _mark(verdict: Verdict) -> Text:
+def _mark(verdict: Verdict) -> Line:
     worst = next(
         (one for one in Severity if any(finding.severity is one for finding in verdict.findings)), None
     )
-    return Text(worst.value, style=_STYLES[worst]) if worst else Text("ok", style="green")
+    return Line.of(worst.value, _STYLES[worst]) if worst else Line.of("ok", "green")
 
 
-def _finding(finding: Finding) -> RenderableType:
-    title = Text.assemble((f"{finding.severity.value}: ", _STYLES[finding.severity]), (finding.title, "bold"))
-    lines = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    lines.add_column(style="dim", no_wrap=True)
-    lines.add_column()
-    for label, text in (("seen", finding.seen), ("costs", finding.costs), ("mend", finding.mend)):
-        lines.add_row(label, Text(text))
-    return Group(title, Padding(lines, (0, 0, 0, 2)))
+def _finding(finding: Finding) -> Iterator[Part]:
+    severity = finding.severity
+    yield Line(((f"{severity.value}: ", _STYLES[severity]), (finding.title, "bold")))
+    yield Table(
+        (Column(style="dim", whole=True), Column()),
+        (("seen", finding.seen), ("costs", finding.costs), ("mend", finding.mend)),
+        frame="none",
+        indent=2,
+    )
 
 
 def _sum(diagnosis: Diagnosis) -> str:

@@ -73,6 +73,18 @@ async def test_explanations_are_off_unless_asked_for() -> None:
         told = await cli("explain", "--url", fleet.routers[0].address, "--request-id", "one")
         assert told.exit_code == 1
         assert "observe.explain = true" in told.stderr
+        assert "control.port" not in told.stderr
+
+
+async def test_who_asks_the_port_of_the_api_is_sent_to_the_control_port() -> None:
+    async with live_fleet(1, observe={"access_log": False, "explain": True}, control={"port": 0}) as fleet:
+        await send(fleet, "one")
+        router = fleet.routers[0]
+        for command in (("explain", "--request-id", "one"), ("shadow",), ("lint",)):
+            told = await cli(*command, "--url", router.address)
+            assert told.exit_code in (1, 2)
+            assert "or ask its control port (control.port)" in told.stderr
+        assert (await cli("explain", "--request-id", "one", "--url", router.control_address)).exit_code == 0
 
 
 async def test_bad_questions_get_clear_answers() -> None:
