@@ -253,7 +253,7 @@ class Fleet:
         """Take in that names, standings or members changed."""
         replicas = self._replicas.values()
         settle_twins(replicas)
-        settle_names(replicas, self._gauges.renamed)
+        settle_names(replicas, lambda name: self._gauges.left(name, self._clock()))
         self._by_name = {replica.name: replica for replica in replicas if replica.name}
         for url, replica in self._replicas.items():
             if not replica.draining:

@@ -23,16 +23,15 @@ class Gauges:
         self.left_out = 0
         # When each kind of source was last known to be answered.
         self._answered: dict[str, float] = {}
+        # When the last digest that a member had was true.
+        self._digests_at: dict[str, float] = {}
         self._departed: dict[str, float] = {}
 
     def left(self, name: str, now: float) -> None:
-        """Note that a member left."""
+        """Note that a member left, or is not called so any more."""
         self._metrics.forget_gauges(name)
+        self._digests_at.pop(name, None)
         self._departed[name] = now
-
-    def renamed(self, name: str) -> None:
-        """Note that a member is not called so any more."""
-        self._metrics.forget_gauges(name)
 
     def observe(self, replicas: Collection[Replica], told: Collection[MemberSource], now: float) -> None:
         """Bring the gauges up to date; `told` are the sources that told members and go on to."""
@@ -66,7 +65,10 @@ class Gauges:
             metrics.replica_running.labels(label).set(view.running)
             metrics.replica_waiting.labels(label).set(view.waiting)
         if replica.digest is not None:
-            metrics.digest_age.labels(label).set(now - replica.digest_at)
+            self._digests_at[label] = replica.digest_at
+        if label in self._digests_at:
+            # It goes on where a digest was forgotten: one that does not come again is as bad as an old one.
+            metrics.digest_age.labels(label).set(now - self._digests_at[label])
 
     def _forget_departed(self, replicas: Collection[Replica], now: float) -> None:
         """Drop the counters of members that left a while ago, when all their requests have ended."""

@@ -141,7 +141,11 @@ class RouterMetrics:
         self.replica_waiting = self._gauge(
             "replica_waiting_requests", "Requests of all routers in its queue, as last reported.", by_replica
         )
-        self.digest_age = self._gauge("replica_digest_age_seconds", "Age of a replica's digest.", by_replica)
+        self.digest_age = self._gauge(
+            "replica_digest_age_seconds",
+            "Age of a replica's digest; of the last one that it had, where it has none now.",
+            by_replica,
+        )
         self.chain_mismatch = self._gauge(
             "replica_chain_mismatch",
             "1 where a replica names blocks otherwise than this router: it is routed to without digests.",
