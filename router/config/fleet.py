@@ -159,7 +159,12 @@ class FleetOptions(Options):
         description="A replica not heard from for so long is asked; load a second old costs a third more.",
     )
     idle_poll_seconds: float = Field(
-        2, ge=0.02, le=600, description="One that was idle when last asked is asked so seldom."
+        2,
+        ge=0.02,
+        le=600,
+        description="So seldom is asked who tells its load with its answers, and for the health of an engine"
+        " that tells its load; and one that was idle, where polls_per_second does not suffice to ask all each"
+        " state_poll_seconds: from 51 replicas on by default.",
     )
     polls_per_second: float = Field(
         200,
