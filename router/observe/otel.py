@@ -66,6 +66,8 @@ class OtelTracing(Tracing):
         endpoint = options.endpoint if told.path.strip("/") else options.endpoint.rstrip("/") + _PATH
         # It logs each failed sending, with all that it was told: one line when that begins is enough.
         logging.getLogger(OTLPSpanExporter.__module__).setLevel(logging.CRITICAL)
+        # It warns of each tracestate that it drops, in the client's own words.
+        logging.getLogger(TraceState.__module__).setLevel(logging.CRITICAL)
         exporter = _Exporter(OTLPSpanExporter(endpoint=endpoint, timeout=_SEND_SECONDS))
         self._processor = BatchSpanProcessor(
             exporter,

@@ -148,6 +148,18 @@ async def test_errors_have_their_type_and_only_ours_are_failures(status: int, fa
         assert refused.status.code == Status.STATUS_CODE_UNSET
 
 
+@pytest.mark.parametrize("state", ["UPPER case", "a=1,a=2", ",".join(f"k{n}=1" for n in range(40))])
+async def test_a_bad_tracestate_is_dropped_and_never_logged(
+    state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with collector() as to, rig(1, observe=tracing(to)) as up:
+        assert (await up.post(headers=headers(traceparent=SAMPLED, tracestate=state)))[0] == 200
+        await up.router.stop()
+        (root,) = to.roots()
+        assert root.trace_id.hex() == TRACE
+        assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
 async def test_waiting_for_a_replica_is_a_span() -> None:
     limits = {"no_replica_wait_seconds": 10}
     async with collector() as to, rig(1, observe=tracing(to), limits=limits) as up:
