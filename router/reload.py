@@ -59,6 +59,11 @@ class Reloader:
             self._metrics.reloaded(False)
             log.error("the changed options are refused, the old go on: %s", str(error).replace("\n", "; "))
             return False
+        except Exception:
+            # Whatever it was: who changes the options again must find somebody who looks.
+            self._metrics.reloaded(False)
+            log.exception("the changed options are refused, the old go on")
+            return False
         self._metrics.reloaded(True)
         log.info("the options have been loaded anew")
         return True

@@ -174,6 +174,18 @@ async def test_unfit_options_are_told_and_not_traced(tmp_path: Path) -> None:
     assert "Traceback" not in child.tail()
 
 
+async def test_a_broken_policy_of_ones_own_is_told_and_not_traced(tmp_path: Path) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "broken.py").write_text("class Config(:\n")
+    arguments = ["router", "--listen", "127.0.0.1:0", "--policy", "mine.broken"]
+    child = start_child("router", arguments, tmp_path, {"PYTHONPATH": str(tmp_path)})
+    assert await _exit_code(child) == 2
+    assert "mine.broken" in child.tail()
+    assert "SyntaxError" in child.tail()
+    assert "Traceback" not in child.tail()
+
+
 _README = Path(__file__).resolve().parents[2] / "README.md"
 
 

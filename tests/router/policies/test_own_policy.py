@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,31 @@ def test_it_keeps_the_contract() -> None:
         load_policy(NAME, {"no_such_option": 1})
     first = policy.rank(PROMPT, fleet_of(names_of(5)), 0.0)
     assert policy.rank(PROMPT, fleet_of(names_of(5)[::-1]), 0.0) == first
+
+
+_SOUND = "class Config: pass\nclass Policy:\n    def __init__(self, config): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("class Config(:\n", "cannot import .* SyntaxError"),
+        ("1 / 0\n", "cannot import .* ZeroDivisionError"),
+        ("import no_such_module_here\n", "cannot import .*no_such_module_here"),
+        (_SOUND.replace("self, config", "self"), "cannot build .* TypeError"),
+        (
+            _SOUND.replace("class Config: pass", "def Config(): raise KeyError('k')"),
+            "cannot build .* KeyError",
+        ),
+        ("class Config: pass\n", "needs a Config and a Policy"),
+    ],
+)
+def test_one_that_is_broken_is_refused_however_it_fails(
+    program: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / f"theirs_{len(program)}"
+    package.mkdir()
+    (package / "policy.py").write_text(program)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PolicyError, match=told):
+        load_policy(f"{package.name}.policy")
