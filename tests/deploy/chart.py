@@ -81,6 +81,14 @@ class Chart:
         text = self._run("template", name, str(CHART), "--namespace", "ai", *_files((*files, own)))
         return Rendered(tuple(document for document in yaml.load_all(text, _LOADER) if document))
 
+    def notes(self, values: Mapping[str, Any] | None = None, *files: Path) -> str:
+        """What helm says once it has installed this."""
+        own = self.scratch / "values.yaml"
+        own.write_text(yaml.safe_dump(dict(values or {})))
+        dry = ("--dry-run=client", "--namespace", "ai")
+        said = self._run("install", "kvring", str(CHART), *dry, *_files((*files, own)))
+        return said.split("\nNOTES:\n", 1)[1]
+
     def _run(self, *arguments: str) -> str:
         done = subprocess.run([self.helm, *arguments], capture_output=True, text=True, timeout=30)
         if done.returncode:

@@ -22,7 +22,7 @@ from tests.deploy.chart import (
     component_of,
     container_of,
 )
-from tests.deploy.values import ALL_SET, RENDERED
+from tests.deploy.values import ALL_SET, PICKER, RENDERED
 
 # Known to CRDs alone, which test_crds.py looks at.
 _OF_CRDS = (
@@ -100,6 +100,13 @@ def _brief(manifest: Manifest) -> Manifest:
         ({"router": {"config": {"control": {"host": "localhost"}}}}, "/router/config/control/host"),
         ({"router": {"config": {"control": {"host": None}}}}, "/router/config/control"),
         ({"router": {"config": {"redis": {"url": "redis://:secret@redis"}}}}, "/router/config/redis/url"),
+        ({"router": {"config": {"chain": {"seed": "secret"}}}}, "/router/config/chain/seed"),
+        ({"router": {"config": {"picker": {"host": "127.0.0.1"}}}}, "/router/config/picker/host"),
+        ({"router": {"config": {"control": {"port": 8080}}}}, "are both port 8080"),
+        ({**PICKER, "router": {"config": {"picker": {"port": 9003}}}}, "are both port 9003"),
+        ({**PICKER, "router": {"config": {"picker": {"health_port": 9090}}}}, "are both port 9090"),
+        ({"replica": {"config": {"port": 5557, "events": {"enabled": True}}}}, "are both port 5557"),
+        ({"picker": {"enabled": True}}, "which pods ask pickers?"),
         ({"replica": {"config": {"runner": "tensorflow"}}}, "/replica/config/runner"),
         ({"replica": {"config": {"name": "mine"}}}, "'name' not allowed"),
         ({"replica": {"config": {"chain": {"seed": "other"}}}}, "'chain' not allowed"),
@@ -128,8 +135,25 @@ def test_a_fleet_of_ones_own_must_be_reachable(chart: Chart) -> None:
         chart.render({"networkPolicy": {"egress": {"enabled": True}}}, vllm)
     assert "must let routers out" in str(refusal.value)
     with pytest.raises(ChartRefused) as refusal:
-        chart.render({"picker": {"enabled": True, "inferencePool": {"enabled": True}}}, vllm)
+        chart.render({**PICKER, "picker": {"enabled": True, "inferencePool": {"enabled": True}}}, vllm)
     assert "a pool of your own" in str(refusal.value)
+
+
+def test_examples_go_together_as_the_readme_says(chart: Chart) -> None:
+    gateway, gpu, production, vllm = EXAMPLES
+    assert [file.stem for file in EXAMPLES] == ["gateway", "gpu", "production", "vllm"]
+    for other in (gateway, production):
+        assert component_of(chart.render({}, gpu, other).replica) == "replica"
+    servers = [{"to": [{"podSelector": {}}]}]
+    rendered = chart.render({"networkPolicy": {"egress": {"extra": servers}}}, production, vllm)
+    assert not rendered.all("ScaledObject")
+    mine = {"picker": {"inferencePool": {"enabled": False}}, "httpRoute": {"enabled": False}}
+    assert len(chart.render(mine, vllm, gateway).workloads()) == 2
+    assert chart.render({}, production, gateway).all("HorizontalPodAutoscaler")
+    without = {"router": {"autoscaling": {"kind": ""}}, "ingress": {"enabled": False}}
+    rendered = chart.render(without, production, gateway)
+    assert rendered.router["spec"]["replicas"] == 0
+    assert not rendered.all("HorizontalPodAutoscaler") + rendered.all("Ingress")
 
 
 @pytest.mark.parametrize("script", ["write_schema.py", "write_files.py"])
@@ -151,6 +175,19 @@ def test_the_chart_and_the_package_have_one_version(chart: Chart) -> None:
     rendered = chart.render()
     images = [container_of(workload)["image"] for workload in (rendered.router, rendered.replica)]
     assert images == [f"kvring-router:{about['appVersion']}", f"kvring-replica:{about['appVersion']}"]
+
+
+def test_notes_speak_of_what_runs(chart: Chart) -> None:
+    (gateway,) = [example for example in EXAMPLES if example.stem == "gateway"]
+    routers = chart.notes()
+    assert "port-forward service/kvring-router 8080:80" in routers
+    assert "helm test kvring" in routers
+    pickers = chart.notes({}, gateway)
+    assert "router" not in pickers.replace("No routers run", "")
+    assert "helm test" not in pickers
+    assert "port-forward service/kvring-picker 9090:9090" in pickers
+    assert "statefulset/kvring-replica" in pickers
+    assert "nobody leads clients" in chart.notes({"router": {"replicas": 0}})
 
 
 def test_long_release_names_fit(chart: Chart) -> None:

@@ -1,17 +1,25 @@
-"""Who finds, reaches and watches whom: discovery, access to the Kubernetes API, the network, Prometheus."""
+"""Who finds and watches whom: discovery, access to the Kubernetes API, ways in, Prometheus."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.chart import CHART, EXAMPLES, Chart, Manifest, Rendered, component_of, container_of, pod_of
-from tests.deploy.values import ALL_SET
-
-_PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+from router.config import RouterConfig
+from tests.deploy.chart import (
+    CHART,
+    EXAMPLES,
+    Chart,
+    component_of,
+    container_of,
+    mounted,
+    pod_of,
+)
+from tests.deploy.values import ALL_SET, PICKER
 
 
 def test_routers_may_read_endpointslices_and_nothing_else(chart: Chart) -> None:
@@ -61,9 +69,15 @@ def test_access_is_given_where_the_service_is(chart: Chart) -> None:
     elsewhere = {"router": {"config": {"fleet": {"kubernetes": {"namespace": "inference"}}}}}
     rendered = chart.render(elsewhere, vllm)
     for kind in ("Role", "RoleBinding"):
-        assert rendered.one(kind)["metadata"]["namespace"] == "inference"
+        # A release of the same name in another namespace has its own there.
+        assert (
+            rendered.one(kind)["metadata"].items()
+            >= {"namespace": "inference", "name": "kvring-router-ai"}.items()
+        )
     assert rendered.one("RoleBinding")["subjects"][0]["namespace"] == "ai"
-    assert chart.render({}, vllm).one("Role")["metadata"]["namespace"] == "ai"
+    assert rendered.one("RoleBinding")["roleRef"]["name"] == "kvring-router-ai"
+    own = chart.render({}, vllm).one("Role")["metadata"]
+    assert (own["namespace"], own["name"]) == ("ai", "kvring-router")
 
 
 def test_replicas_are_found_whether_ready_or_not(chart: Chart) -> None:
@@ -74,97 +88,23 @@ def test_replicas_are_found_whether_ready_or_not(chart: Chart) -> None:
     assert service["ipFamilyPolicy"] == "SingleStack"
 
 
-def _allowed(rendered: Rendered, component: str, direction: str = "ingress") -> dict[str, list[Any]]:
-    """Each open port, with the peers that may use it; no peers are all."""
-    (policy,) = [one for one in rendered.all("NetworkPolicy") if component_of(one) == component]
-    assert (
-        policy["spec"]["podSelector"]["matchLabels"]
-        == (rendered.part(component)["spec"]["selector"]["matchLabels"])
-    )
-    found: dict[str, list[Any]] = {}
-    for rule in policy["spec"][direction]:
-        for port in rule["ports"]:
-            peers = rule.get("from" if direction == "ingress" else "to", ["anybody"])
-            found.setdefault(str(port["port"]), []).extend(peers)
-    return found
-
-
-def _pods(component: str) -> Manifest:
-    return {
-        "podSelector": {
-            "matchLabels": {
-                "app.kubernetes.io/name": "kvring",
-                "app.kubernetes.io/instance": "kvring",
-                "app.kubernetes.io/component": component,
-            }
-        }
-    }
-
-
-def test_replicas_are_reached_by_routers_and_prometheus_alone(chart: Chart) -> None:
-    rendered = chart.render()
-    assert _allowed(rendered, "replica") == {"http": [_pods("router"), _PROMETHEUS]}
-    assert _allowed(rendered, "router") == {"http": ["anybody"], "control": [_pods("test"), _PROMETHEUS]}
-    for policy in rendered.all("NetworkPolicy"):
-        assert policy["spec"]["policyTypes"] == ["Ingress"]
-
-
-def test_with_a_picker_gateways_reach_it_and_replicas(chart: Chart) -> None:
-    gateway = {"podSelector": {"matchLabels": {"a": "b"}}}
-    rendered = chart.render({"picker": {"enabled": True}, "networkPolicy": {"gateways": [gateway]}})
-    assert _allowed(rendered, "replica") == {
-        "http": [_pods("router"), _pods("picker"), gateway, _PROMETHEUS],
-    }
-    assert _allowed(rendered, "picker") == {
-        "ext-proc": [gateway],
-        "health": [gateway],
-        "control": [_PROMETHEUS],
-    }
-
-
-def test_clients_can_be_told_and_the_test_still_comes_through(chart: Chart) -> None:
-    client = {"namespaceSelector": {"matchLabels": {"team": "chat"}}}
-    rendered = chart.render({"networkPolicy": {"clients": [client], "prometheus": []}})
-    assert _allowed(rendered, "router") == {"http": [client, _pods("test")], "control": [_pods("test")]}
-    assert _allowed(rendered, "replica") == {"http": [_pods("router")]}
-    assert rendered.one("Pod")["metadata"]["labels"].items() >= (
-        _pods("test")["podSelector"]["matchLabels"].items()
-    )
-
-
-def test_ways_out_are_names_the_api_replicas_and_redis(chart: Chart) -> None:
-    rendered = chart.render(ALL_SET)
-    peer = {"podSelector": {"matchLabels": {"a": "b"}}}
-    api = {"ipBlock": {"cidr": "192.0.2.0/28"}}
-    for component in ("router", "picker"):
-        assert _allowed(rendered, component, "egress") == {
-            "53": ["anybody", "anybody"],
-            "443": [api],
-            "6443": [api],
-            **{port: [_pods("replica")] for port in ("http", "kv-events", "kv-replay")},
-            "4318": [peer],
-            "6379": [peer],
-        }
-    # Replicas call nobody.
-    assert _allowed(rendered, "replica", "egress") == {"53": ["anybody", "anybody"]}
-    leases = {"router": {"config": {"fleet": {"leases": {"enabled": True}}}}}
-    leased = chart.render({**ALL_SET, **leases})
-    assert _allowed(leased, "replica", "egress") == {"53": ["anybody", "anybody"], "6379": [peer]}
-    by_dns = chart.render({"router": {"discovery": "dns"}, "networkPolicy": {"egress": {"enabled": True}}})
-    assert set(_allowed(by_dns, "router", "egress")) == {"53", "http"}
-
-
-def test_events_are_published_to_routers_alone(chart: Chart) -> None:
-    values = {"enabled": True, "replay_endpoint": "tcp://*:5558"}
-    rendered = chart.render({"replica": {"config": {"events": values}}})
-    ports = {port["name"]: port["containerPort"] for port in container_of(rendered.replica)["ports"]}
-    assert ports == {"http": 8000, "kv-events": 5557, "kv-replay": 5558}
-    service = rendered.one("Service", rendered.replica["spec"]["serviceName"])["spec"]
-    assert {port["name"]: port["port"] for port in service["ports"]} == ports
-    assert {port["protocol"] for port in service["ports"]} == {"TCP"}
-    # They hold the tokens of every prompt.
-    allowed = _allowed(rendered, "replica")
-    assert allowed["kv-events"] == allowed["kv-replay"] == [_pods("router")]
+def test_pickers_with_a_certificate_do_not_claim_to_speak_without(chart: Chart, tmp_path: Path) -> None:
+    (gateway,) = [example for example in EXAMPLES if example.stem == "gateway"]
+    tls = CHART / "examples" / "over" / "picker-tls.yaml"
+    for files, expected in (((gateway,), "kubernetes.io/h2c"), ((gateway, tls), None)):
+        rendered = chart.render({}, *files)
+        ports = {port["name"]: port for port in rendered.one("Service", "kvring-picker")["spec"]["ports"]}
+        assert ports["ext-proc"].get("appProtocol") == expected
+        # Health is told without TLS either way.
+        assert ports["health"]["appProtocol"] == "kubernetes.io/h2c"
+    picker = rendered.part("picker")
+    options = RouterConfig.load(mounted(rendered, picker, tmp_path)).picker
+    (mount,) = [one for one in container_of(picker)["volumeMounts"] if one["name"] == "tls"]
+    for file, name in ((options.certificate_file, "tls.crt"), (options.key_file, "tls.key")):
+        # As Secrets of the type kubernetes.io/tls name them.
+        assert str(file) == f"{mount['mountPath']}/{name}"
+    (volume,) = [one for one in pod_of(picker)["volumes"] if one["name"] == "tls"]
+    assert volume["secret"]["secretName"] == "kvring-picker-tls"
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])
@@ -172,7 +112,7 @@ def test_events_are_published_to_routers_alone(chart: Chart) -> None:
 def test_monitors_select_what_serves_metrics(chart: Chart, kind: str, control: int | None) -> None:
     values = {
         "monitoring": {"kind": kind, "labels": {"release": "p"}, "intervalSeconds": 30},
-        "picker": {"enabled": True},
+        **PICKER,
         "router": {"config": {"control": {"port": control}}},
     }
     rendered = chart.render(values)

@@ -16,6 +16,7 @@ from replica.options import ReplicaOptions
 from router.app import Router
 from router.config import RouterConfig
 from tests.deploy.chart import EXAMPLES, Chart, Manifest, Rendered, component_of, container_of, mounted
+from tests.deploy.values import PICKER
 
 # As a pod whose program reads options from its environment would see them.
 _POD = "kvring-replica-2"
@@ -101,10 +102,21 @@ def test_replicas_that_need_no_redis_are_told_none(chart: Chart) -> None:
     assert not [variable for variable in replica["env"] if "secretKeyRef" in variable.get("valueFrom", {})]
 
 
+@pytest.mark.parametrize("own", [False, True])
 def test_pickers_read_the_routers_options_and_listen(
-    chart: Chart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chart: Chart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
 ) -> None:
-    rendered = chart.render({"picker": {"enabled": True}})
+    rendered = chart.render(
+        {
+            **PICKER,
+            "router": {
+                "config": {
+                    "picker": {"host": "::"} if own else {},
+                    "control": {"host": "fd00::1" if own else "0.0.0.0"},
+                }
+            },
+        }
+    )
     picker = rendered.part("picker")
     assert container_of(picker)["command"] == ["kvring", "picker"]
     router = RouterConfig.load(mounted(rendered, rendered.router, tmp_path))
@@ -112,7 +124,8 @@ def test_pickers_read_the_routers_options_and_listen(
     config = RouterConfig.load(mounted(rendered, picker, tmp_path))
     assert config.fleet == router.fleet
     ports = {port["name"]: port["containerPort"] for port in container_of(picker)["ports"]}
-    assert (config.picker.host, config.control.host) == ("0.0.0.0", "0.0.0.0")
+    # Their own default is loopback; a cluster without IPv4 needs others.
+    assert (config.picker.host, config.control.host) == (("::", "fd00::1") if own else ("0.0.0.0", "0.0.0.0"))
     assert ports == {
         "ext-proc": config.picker.port,
         "health": config.picker.health_port,
@@ -136,7 +149,7 @@ def test_replicas_are_named_as_their_pods(
 def test_routers_and_replicas_share_the_chain(
     chart: Chart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: bool
 ) -> None:
-    values: dict[str, Any] = {"router": {"config": {"chain": {"seed": "in the open", "block_tokens": 32}}}}
+    values: dict[str, Any] = {"router": {"config": {"chain": {"block_tokens": 32}}}}
     if secret:
         values["chainSeedSecret"] = {"name": "seed"}
     rendered = chart.render(values)
@@ -146,7 +159,7 @@ def test_routers_and_replicas_share_the_chain(
     replica = ReplicaOptions.load(mounted(rendered, rendered.replica, tmp_path))
     assert router.chain == replica.chain
     assert router.chain.block_tokens == 32
-    assert router.chain.seed == (_SEED if secret else "in the open")
+    assert router.chain.seed == (_SEED if secret else "kvring")
 
 
 def test_a_fleet_of_ones_own_has_no_replicas_of_the_chart(chart: Chart, tmp_path: Path) -> None:
@@ -189,9 +202,8 @@ def test_any_value_survives_the_way_to_the_program(chart: Chart, tmp_path: Path)
         {
             "router": {
                 "config": {
-                    "chain": {"seed": _AWKWARD},
                     "models": {'a/b c.d"e': {"tokenizer_directory": "/x y"}, "plain": {}},
-                    "policy": {"options": {"ratio": 0.000001, "deep": {"list": [1, [2.5, "x"], {}]}}},
+                    "policy": {"options": {"ratio": 0.000001, "deep": {"list": [1, [2.5, _AWKWARD], {}]}}},
                     "limits": {"body_bytes": 33_554_432, "connect_seconds": 1.5},
                     "observe": {"access_log": False},
                     "fleet": {"dns": {"host": "elsewhere.svc", "port": 9000}, "state_poll_seconds": 0.5},
@@ -199,10 +211,9 @@ def test_any_value_survives_the_way_to_the_program(chart: Chart, tmp_path: Path)
             }
         },
     )
-    assert config.chain.seed == _AWKWARD
     assert config.models['a/b c.d"e'].tokenizer_directory == Path("/x y")
     assert config.models["plain"].tokenizer_directory is None
-    assert config.policy.options == {"ratio": 0.000001, "deep": {"list": [1, [2.5, "x"], {}]}}
+    assert config.policy.options == {"ratio": 0.000001, "deep": {"list": [1, [2.5, _AWKWARD], {}]}}
     assert config.limits.body_bytes == 33_554_432
     assert config.limits.connect_seconds == 1.5
     assert config.observe.access_log is False

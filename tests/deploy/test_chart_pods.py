@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.chart import EXAMPLES, Chart, Manifest, component_of, container_of, pod_of
-from tests.deploy.values import ALL_SET
+from tests.deploy.values import ALL_SET, PICKER
 
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
@@ -76,7 +76,7 @@ def test_replicas_and_routers_have_accounts_of_their_own(chart: Chart) -> None:
 
 
 def test_probes_ask_what_depends_on_nothing_but_readiness(chart: Chart) -> None:
-    rendered = chart.render({"picker": {"enabled": True}})
+    rendered = chart.render(PICKER)
     for component, alive, ready in (
         ("router", "/healthz", "/readyz"),
         ("picker", "/healthz", "/readyz"),
@@ -104,6 +104,7 @@ def test_pods_get_longer_than_their_drain(chart: Chart, drain_seconds: float) ->
         {
             "router": {"config": {"limits": {"drain_seconds": drain_seconds}}, "preStopSleepSeconds": 7},
             "replica": {"config": {"drain_seconds": drain_seconds}},
+            **PICKER,
             "picker": {"enabled": True, "preStopSleepSeconds": 7},
         }
     )
@@ -179,7 +180,7 @@ def test_replicas_of_a_deployment_are_replaced_in_place(chart: Chart) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), list(product(("StatefulSet", "Deployment"), ("kvring", "prod"))))
 def test_selectors_find_the_pods_and_stay(chart: Chart, kind: str, name: str) -> None:
-    rendered = chart.render({"replica": {"kind": kind}, "picker": {"enabled": True}}, name=name)
+    rendered = chart.render({**PICKER, "replica": {"kind": kind}}, name=name)
     for workload in rendered.workloads():
         labels = workload["spec"]["template"]["metadata"]["labels"]
         own = workload["metadata"]["name"]

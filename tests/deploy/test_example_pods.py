@@ -15,6 +15,7 @@ import yaml
 from loadgen.commands.sidecar import command as sidecar_command
 from router.config import RouterConfig
 from tests.deploy.chart import CHART, Chart, Manifest, component_of, container_of, mounted, pod_of
+from tests.deploy.values import PICKER
 
 _PODS = CHART / "examples" / "pods" / "vllm.yaml"
 _MONITOR = CHART / "examples" / "pods" / "vllm-monitor.yaml"
@@ -95,7 +96,7 @@ def test_routers_and_prometheus_alone_reach_them(chart: Chart) -> None:
     named = {port["name"] for one in _containers() for port in one["ports"]}
     assert {port["port"] for port in rule["ports"]} == named == {"http", "digest"}
     peers, prometheus = rule["from"]
-    rendered = chart.render({"picker": {"enabled": True}, "networkPolicy": {"gateways": [{}]}}, _VALUES)
+    rendered = chart.render(PICKER, _VALUES)
     for workload in rendered.workloads():
         labels = workload["spec"]["template"]["metadata"]["labels"]
         assert peers["podSelector"]["matchLabels"].items() <= labels.items()

@@ -21,6 +21,8 @@ _POD: dict[str, Any] = {
 }
 _ACCOUNT = {"serviceAccount": {"annotations": {"a": "b"}}}
 _PEERS = [{"podSelector": {"matchLabels": {"a": "b"}}}]
+# A picker, and whom it is for: without, the chart refuses.
+PICKER: dict[str, Any] = {"picker": {"enabled": True}, "networkPolicy": {"gateways": _PEERS}}
 
 ALL_SET: dict[str, Any] = {
     "chainSeedSecret": {"name": "kvring-seed", "key": "root"},

@@ -69,6 +69,12 @@
 {{- toRawJson $fleet -}}
 {{- end }}
 
+{{/* Takes (list url port): the port that the URL tells, or that one. */}}
+{{- define "kvring.port" -}}
+{{- $told := regexFind ":[0-9]+$" (urlParse (index . 0)).host -}}
+{{- if $told }}{{ trimPrefix ":" $told }}{{ else }}{{ index . 1 }}{{ end -}}
+{{- end }}
+
 {{/* Where EndpointSlices are read: a namespace, or nothing. */}}
 {{- define "kvring.slices.namespace" -}}
 {{- $slices := default dict (include "kvring.fleet" . | fromJson).kubernetes -}}

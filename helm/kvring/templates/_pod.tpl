@@ -164,3 +164,15 @@ capabilities:
 replicas: {{ .replicas }}
 {{- end }}
 {{- end }}
+
+{{/* Takes a dict of what listens to its port, in one pod: refuses two on one port. */}}
+{{- define "kvring.apart" -}}
+{{- $taken := dict -}}
+{{- range $name := keys . | sortAlpha -}}
+{{- $port := get $ $name | int | toString -}}
+{{- if hasKey $taken $port -}}
+{{- fail (printf "%s and %s are both port %s: a pod cannot listen there twice" (get $taken $port) $name $port) -}}
+{{- end -}}
+{{- $_ := set $taken $port $name -}}
+{{- end -}}
+{{- end }}
