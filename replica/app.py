@@ -6,39 +6,31 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from secrets import token_hex
 from time import monotonic
 
 import uvloop
 from aiohttp import web
 
-from replica.batch import Runner
 from replica.block_pool import BlockPool
-from replica.calibrate import calibrate
 from replica.digests import DigestKeeper
 from replica.engine import Engine
 from replica.events import EventLog
 from replica.generation import Generation
 from replica.handover import HandoverDesk
 from replica.lease import LeaseKeeper
-from replica.load import PrefillMeter, WorkLoad
+from replica.load import WorkLoad
+from replica.loading import Loaded, load
 from replica.metrics import Metrics, Readings
 from replica.options import ReplicaOptions
-from replica.prepare import Preparer, read_end_ids, read_sampling_defaults
+from replica.prepare import Preparer
 from replica.prewarm import Prewarmer
 from replica.publisher import ZmqPublisher
-from replica.runner.echo import EchoRunner
 from replica.scheduler import Scheduler
 from replica.server import Ready, Server
 from replica.service import Service
-from router.chain.chain import TOKEN_BYTES, unpack_tokens
-from router.chain.namer import ChainNamer
-from router.chain.tokenizer import ModelTokenizer
 from router.settings import start_log
 from router.wire.http_server import JsonErrorRunner
 
@@ -47,17 +39,6 @@ _log = logging.getLogger(__name__)
 _STOP_SECONDS = 10.0
 # With no tokenizer any word is a token.
 _ALL_WORDS = 2**32
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """What takes long to make."""
-
-    runner: Runner
-    meter: PrefillMeter
-    namer: ChainNamer
-    end_ids: frozenset[int]
-    defaults: Mapping[str, float]
 
 
 class RunningReplica:
@@ -164,11 +145,11 @@ class RunningReplica:
 
     async def _load(self) -> None:
         loop = asyncio.get_running_loop()
-        loaded = await loop.run_in_executor(None, _load, self.options)
+        loaded = await loop.run_in_executor(None, load, self.options)
         self.server.ready = self._assemble(loaded)
         _log.info("replica %s serves %s on %s", self.options.name, self.options.model, self.url)
 
-    def _assemble(self, loaded: _Loaded) -> Ready:
+    def _assemble(self, loaded: Loaded) -> Ready:
         options, runner, namer = self.options, loaded.runner, loaded.namer
         log = EventLog(self.server.events) if self.server.events is not None else None
         pool = BlockPool(runner.block_count, runner.block_tokens, log)
@@ -273,49 +254,3 @@ async def _serve(options: ReplicaOptions) -> None:
     if replica.server.ready is None:
         # The thread that loads cannot be told to end, and would hold the process for as long as that takes.
         os._exit(0)
-
-
-def _load(options: ReplicaOptions) -> _Loaded:
-    directory = _directory(options.model_directory)
-    tokenizer = ModelTokenizer.from_directory(directory) if directory else None
-    namer = ChainNamer(options.chain.algorithm, options.chain.seed, options.chain.block_tokens, tokenizer)
-    end_ids = read_end_ids(directory, tokenizer) if directory and tokenizer else frozenset[int]()
-    defaults = read_sampling_defaults(directory) if directory else {}
-    meter = PrefillMeter(options.prefill_start())
-    if options.runner == "echo":
-        # Its costs are what it is told.
-        return _Loaded(_echo(options, tokenizer), meter, namer, end_ids, defaults)
-    if directory is None:
-        raise ValueError("the torch runner needs a model directory")
-    runner = _torch(options, directory)
-    calibrate(runner, meter)
-    return _Loaded(runner, meter, namer, end_ids, defaults)
-
-
-def _directory(configured: str) -> Path | None:
-    if configured == "bundled":
-        from replica.model.bundled import bundled_model_directory
-
-        return bundled_model_directory()
-    return Path(configured) if configured else None
-
-
-def _echo(options: ReplicaOptions, tokenizer: ModelTokenizer | None) -> EchoRunner:
-    echo = options.echo
-    text = echo.filler.encode()
-    packed = tokenizer.encode(echo.filler) if tokenizer else text + b" " * (-len(text) % TOKEN_BYTES)
-    return EchoRunner(
-        unpack_tokens(packed),
-        prefill=echo.prefill.cost(),
-        decode_seconds=echo.decode_seconds,
-        block_tokens=options.chain.block_tokens,
-        block_count=echo.block_count,
-        context_tokens=echo.context_tokens,
-    )
-
-
-def _torch(options: ReplicaOptions, directory: Path) -> Runner:
-    # Imported here alone: everything else of the replica runs without torch.
-    from replica.runner.torch_runner import TorchRunner
-
-    return TorchRunner(directory, options.torch, options.chain.block_tokens)

@@ -29,7 +29,7 @@ class FragileRunner(EchoRunner):
 
 @pytest.fixture
 async def fragile(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setattr("replica.app.EchoRunner", FragileRunner)
+    monkeypatch.setattr("replica.loading.EchoRunner", FragileRunner)
     logging.getLogger("replica.engine").setLevel(logging.CRITICAL)
     return await launch()
 
@@ -54,7 +54,7 @@ async def test_nothing_of_a_failed_batch_is_found_later(fragile: Client) -> None
 
 
 async def test_what_a_failed_batch_evicted_is_told(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replica.app.EchoRunner", FragileRunner)
+    monkeypatch.setattr("replica.loading.EchoRunner", FragileRunner)
     logging.getLogger("replica.engine").setLevel(logging.CRITICAL)
     client = await launch(
         events={"enabled": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"},

@@ -42,7 +42,7 @@ class SlowRunner(EchoRunner):
 
 
 async def test_while_loading_the_port_is_open_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replica.app.EchoRunner", SlowRunner)
+    monkeypatch.setattr("replica.loading.EchoRunner", SlowRunner)
     replica = await start(ReplicaOptions.load(flags=echo_options()), wait=False)
     try:
         async with httpx.AsyncClient(base_url=replica.url, trust_env=False) as http:
@@ -218,11 +218,11 @@ async def test_late_connections_are_answered_until_the_process_goes(unused_tcp_p
 
 NEVER_LOADED = f"""
 import time
-import replica.app
-class Never(replica.app.EchoRunner):
+import replica.loading
+class Never(replica.loading.EchoRunner):
     def __init__(self, *given, **named):
         time.sleep(120)
-replica.app.EchoRunner = Never
+replica.loading.EchoRunner = Never
 {SCRIPT}"""
 
 
