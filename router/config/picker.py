@@ -35,3 +35,9 @@ class PickerOptions(Options):
         if (self.certificate_file is None) != (self.key_file is None):
             raise ValueError("certificate_file and key_file go together")
         return self
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> PickerOptions:
+        if self.port == self.health_port != 0:
+            raise ValueError("port and health_port must differ")
+        return self

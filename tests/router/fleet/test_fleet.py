@@ -235,6 +235,7 @@ async def test_dns_finds_a_real_replica() -> None:
         ({"listen": {"port": 70_000}}, "listen.port"),
         ({"listenn": {}}, "listenn"),
         ({"chain": {"algorithm": "md5"}}, "chain.algorithm"),
+        ({"picker": {"port": 9002, "health_port": 9002}}, "picker.*must differ"),
     ],
 )
 def test_unfit_options_are_refused_by_name(flags: dict[str, Any], where: str) -> None:
