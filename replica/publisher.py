@@ -105,7 +105,8 @@ class ZmqPublisher:
     def _socket(self, kind: int, endpoint: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
         socket.setsockopt(zmq.LINGER, 0)
-        if "::" in endpoint or "[" in endpoint:
+        # Of `*`, all addresses of both families; where there is only one, that one.
+        if any(mark in endpoint for mark in ("*", "::", "[")):
             socket.setsockopt(zmq.IPV6, 1)
         return socket
 

@@ -25,6 +25,8 @@ _SILENCE_SECONDS = 5.0
 # A publisher that says nothing is asked whether it did: its last words may have been lost.
 _QUIET_SECONDS = 5.0
 _RETRY_SECONDS = 5.0
+# After this without a publisher the log tells: its port may be closed, or bound in another address family.
+_ALONE_SECONDS = 10.0
 # A replay that lost messages on its way is asked for again, as long as each try brings more.
 _MOST_REPLAYS = 8
 # Larger ones are read in a thread: it takes milliseconds.
@@ -71,6 +73,7 @@ class Feed:
         # Whether the publisher replays; one that failed to is asked again when something is missing.
         self._replays = bool(source.replay_endpoint)
         self._said: set[str] = set()
+        self._alone: asyncio.TimerHandle | None = None
 
     @property
     def connected(self) -> bool:
@@ -101,6 +104,7 @@ class Feed:
         monitor = Mailbox(socket.get_monitor_socket(_WATCHED), self._arrived)
         mailbox = Mailbox(socket, self._arrived)
         self._peers = 0
+        self._await_publisher()
         try:
             socket.subscribe(self._source.topic)
             endpoint = self._source.endpoint
@@ -120,6 +124,7 @@ class Feed:
                     await self._wait()
         finally:
             self._peers = 0
+            self._found()
             socket.disable_monitor()
             monitor.close()
             mailbox.close()
@@ -136,6 +141,7 @@ class Feed:
     async def _note(self, monitor: Mailbox) -> None:
         """Note who came and went."""
         came = False
+        before = self.connected
         while (frames := monitor.receive()) is not None:
             if parse_monitor_message(frames)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED:
                 self._peers += 1
@@ -144,11 +150,31 @@ class Feed:
                 self._peers = max(0, self._peers - 1)
                 # It may come back as another, or have said something meanwhile.
                 self._current = False
+        if self.connected:
+            self._found()
+        elif before or came:
+            self._await_publisher()
         if came:
             log.info("following the KV events of %s", self._source.endpoint)
             if self._course.last is None and not self._source.replay_endpoint:
                 self._current = True
             await self._catch_up()
+
+    def _await_publisher(self) -> None:
+        """Tell after a while that no publisher is there; once, until one was."""
+        self._found()
+        self._alone = asyncio.get_running_loop().call_later(
+            _ALONE_SECONDS,
+            log.warning,
+            "no publisher of KV events is there at %s, for %.0f s now",
+            self._source.endpoint,
+            _ALONE_SECONDS,
+        )
+
+    def _found(self) -> None:
+        if self._alone is not None:
+            self._alone.cancel()
+            self._alone = None
 
     async def _live(self, frames: list[bytes]) -> None:
         try:
