@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from io import BytesIO
 from time import monotonic
-from typing import Any
+from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 import orjson
 
 from router.chain.keys import Keys
@@ -26,15 +27,38 @@ log = logging.getLogger("kvring.handover")
 
 # Prefills under way at once, each at another new home.
 _AT_ONCE = 4
+_ASK_AGAIN_SECONDS = 0.25
 _LARGEST_ANSWER_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
+# Ids are 32 bits wide in chains.
+_Token = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+
+
+class _ConflictError(ValueError):
+    """The replica does not do that now: 409."""
+
+
+class _Prefix(msgspec.Struct, frozen=True):
     """One hot prefix: its tokens, and the salt it is kept under."""
 
-    tokens: list[int]
-    salt: str | None
+    tokens: list[_Token]
+    salt: str | None = None
+
+
+class _Hot(msgspec.Struct, frozen=True):
+    """What a replica answers that drains."""
+
+    prefixes: list[_Prefix]
+
+
+class _Computed(msgspec.Struct, frozen=True):
+    """What a replica answers that has computed a prefix."""
+
+    computed_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+_Told = TypeVar("_Told", _Hot, _Computed)
 
 
 class Handover:
@@ -77,24 +101,32 @@ class Handover:
         try:
             async with asyncio.timeout(options.seconds):
                 prefixes = iter(await self._hot(replica, options))
-                await asyncio.gather(
-                    *(
-                        self._work(prefixes, models[0] if models else "", options, counts)
-                        for _ in range(_AT_ONCE)
-                    )
-                )
+                # Where one of them fails, the others end with it, and nothing outlives the time.
+                async with asyncio.TaskGroup() as workers:
+                    for _ in range(_AT_ONCE):
+                        workers.create_task(
+                            self._work(prefixes, models[0] if models else "", options, counts)
+                        )
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.warning("hand-over of replica %s: %s", replica.name, str(error) or type(error).__name__)
+        except Exception:
+            # A policy from elsewhere, most likely.
+            log.exception("hand-over of replica %s failed", replica.name)
         log.info("replica %s drains: %d of its prefixes are warm elsewhere", replica.name, counts["warmed"])
 
     async def _hot(self, replica: Replica, options: HandoverOptions) -> list[_Prefix]:
         """Ask which prefixes are this router's to hand over, the hottest first."""
         query = {"limit": str(options.prefixes), "tokens": str(options.prefill_tokens)}
-        body = await self._post(f"{replica.url}/handover", query, None, options)
+        while True:
+            try:
+                raw = await self._post(f"{replica.url}/handover", query, None, options)
+                break
+            except _ConflictError:
+                # A pod is said to be going before its process is told so: it does not drain yet.
+                await asyncio.sleep(_ASK_AGAIN_SECONDS)
         left = options.prefill_tokens
         prefixes = []
-        for told in body["prefixes"][: options.prefixes]:
-            prefix = _Prefix(list(told["tokens"]), told.get("salt"))
+        for prefix in (await self._preparer.in_thread(_read, raw, _Hot)).prefixes[: options.prefixes]:
             left -= len(prefix.tokens)
             if left >= 0:
                 prefixes.append(prefix)
@@ -112,7 +144,8 @@ class Handover:
         """Compute one prefix where its requests will go from now on; say what came of it."""
         namers = self._preparer.namers
         namer = namers.by_tokens(model) or namers.by_bytes
-        chain = namer.chain_of_tokens(prefix.tokens, Keys(model, salt=prefix.salt))
+        keys = Keys(model, salt=prefix.salt)
+        chain = await self._preparer.in_thread(namer.chain_of_tokens, prefix.tokens, keys)
         if not chain.names:
             return "skipped"
         ask = Ask(model, len(prefix.tokens), chain.names[-1], chain)
@@ -129,28 +162,39 @@ class Handover:
         lease = home.load.open(choice.prefill_seconds, now, len(prefix.tokens))
         try:
             body = {"tokens": prefix.tokens, "salt": prefix.salt}
-            answer = await self._post(f"{home.url}/prefill", {}, body, options)
+            data = await self._preparer.in_thread(orjson.dumps, body)
+            answer = _read(await self._post(f"{home.url}/prefill", {}, data, options), _Computed)
         except (aiohttp.ClientError, OSError, ValueError):
             return "refused"
         finally:
             home.load.close(lease)
         self._serving().policy.commit(ask, choice, monotonic())
-        self._metrics.handover_tokens.inc(int(answer.get("computed_tokens", 0)))
+        self._metrics.handover_tokens.inc(answer.computed_tokens)
         return "warmed"
 
     async def _post(
-        self, url: str, query: dict[str, str], body: dict[str, Any] | None, options: HandoverOptions
-    ) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=options.seconds)
+        self, url: str, query: dict[str, str], data: bytes | None, options: HandoverOptions
+    ) -> bytes:
         async with self._session.post(
-            url, params=query, json=body, timeout=timeout, allow_redirects=False
+            url,
+            params=query,
+            data=None if data is None else BytesIO(data),
+            headers=None if data is None else {"Content-Type": "application/json"},
+            timeout=aiohttp.ClientTimeout(total=options.seconds),
+            allow_redirects=False,
         ) as response:
-            raw = await response.content.read(_LARGEST_ANSWER_BYTES)
-            while not response.content.at_eof() and len(raw) < _LARGEST_ANSWER_BYTES:
-                raw += await response.content.read(_LARGEST_ANSWER_BYTES - len(raw))
+            raw = bytearray()
+            while len(raw) < _LARGEST_ANSWER_BYTES and (piece := await response.content.readany()):
+                raw += piece
             if response.status != 200:
-                raise ValueError(f"{urlsplit(url).path} answered {response.status}")
-        answer = orjson.loads(raw)
-        if not isinstance(answer, dict):
-            raise ValueError(f"{urlsplit(url).path} answered with no object")
-        return answer
+                kind = _ConflictError if response.status == 409 else ValueError
+                raise kind(f"{urlsplit(url).path} answered {response.status}")
+        return bytes(raw)
+
+
+def _read(raw: bytes, kind: type[_Told]) -> _Told:
+    """Read an answer; ValueError where it is not one."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"odd answer: {error}") from error

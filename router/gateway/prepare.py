@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from xxhash import xxh3_128_digest
@@ -27,6 +27,7 @@ from router.wire.errors import ApiError
 _INLINE_BYTES = 4096
 _LONGEST_SESSION = 1024
 
+_Made = TypeVar("_Made")
 ReadPrompt = Callable[[Mapping[str, Any]], CanonicalPrompt]
 
 # A request with several prompts goes to one replica as a whole, by its first.
@@ -81,6 +82,10 @@ class Preparer:
         """Let the threads end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    async def in_thread(self, call: Callable[..., _Made], *arguments: Any) -> _Made:
+        """Return what `call` does, which takes too long for the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+
     async def prepare(self, path: str, raw: bytes, session: str | None, watched: bool = True) -> Prepared:
         """Read a request; ApiError 400 where the body is not one.
 
@@ -88,8 +93,7 @@ class Preparer:
         """
         if len(raw) <= _INLINE_BYTES:
             return self._prepare(path, raw, session, watched)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._prepare, path, raw, session, watched)
+        return await self.in_thread(self._prepare, path, raw, session, watched)
 
     def _prepare(self, path: str, raw: bytes, session: str | None, watched: bool) -> Prepared:
         body = parse_body(raw)

@@ -57,6 +57,8 @@ class ScriptedReplica:
         self.requests: list[web.Request] = []
         self.bodies: list[bytes] = []
         self.answer: Handler | None = None
+        # Answers /handover and /prefill; without it there are none.
+        self.hand_over: Handler | None = None
         self.state_status = 200
         self.models: tuple[str, ...] = ("m",)
         self.states_asked = 0
@@ -75,6 +77,7 @@ class ScriptedReplica:
     async def start(self, port: int = 0) -> None:
         application = web.Application(client_max_size=64 * 1024 * 1024)
         application.router.add_post("/v1/{rest:.*}", self._infer)
+        application.router.add_post("/{rest:handover|prefill}", self._hand_over)
         application.router.add_get("/state", self._state)
         application.router.add_get("/digest", self._digest)
         self._runner = web.AppRunner(
@@ -104,6 +107,11 @@ class ScriptedReplica:
             raise
         finally:
             self.running -= 1
+
+    async def _hand_over(self, request: web.Request) -> web.StreamResponse:
+        if self.hand_over is None:
+            raise web.HTTPNotFound
+        return await self.hand_over(request)
 
     async def _state(self, request: web.Request) -> web.Response:
         self.states_asked += 1

@@ -112,10 +112,10 @@ async def test_who_is_refused_a_connection_waits_like_who_comes_later() -> None:
         (member,) = up.router.fleet.replicas
         port = int(replica.url.rsplit(":", 1)[1])
         await replica.stop()
-        assert member.usable
+        await up.ready(1)
         asked = [asyncio.create_task(up.post()) for _ in range(6)]
         await until(lambda: len(up.router._room) == 6)
-        assert not member.usable
+        await up.ready(0)
         most = 0
 
         async def answer(request: web.Request) -> web.StreamResponse:
