@@ -13,6 +13,7 @@ from router.chain.keys import Keys
 from router.chain.namer import ChainNamer
 from router.events.decode import BlockRemoved, BlockStored, KvEvent
 from router.events.orphans import Orphans
+from router.events.spaces import Spaces
 
 # Blocks handled before others get a turn, half a millisecond's worth.
 STEP_BLOCKS = 128
@@ -21,7 +22,6 @@ _EVICTED_BLOCKS = 1024
 _MAX_PLACES = 15
 _LAST_PLACE = 2 << _MAX_PLACES
 _ALL_PLACES = 2 * _LAST_PLACE - 2
-_MAX_ADAPTERS = 4096
 
 # An engine block: the name of the last full block of ours up to its end (before the first one is full: the
 # keys that go into it), how many are full, what is left of the tokens; the places that hold it, a bit each;
@@ -62,23 +62,22 @@ class ResidentIndex:
         self.identity = namer.identity.fingerprint
         # Another one with each clearing: what was held before is void.
         self.life = 0
-        self.names_version = 0
         self.indexed_blocks = 0
         self.evicted_blocks = 0
         self.skipped_blocks: Counter[str] = Counter()
         self._model = model
-        self._namer_of = namer_of
+        self._spaces = Spaces(namer, namer_of)
         self._limit = limit_blocks
         self._dense = DENSE_TOKENS // namer.block_tokens
         self._least_stride = max(1, STRIDE_TOKENS // namer.block_tokens)
         self._entries: dict[int, _Entry] = {}
         self._orphans = Orphans(max(1024, limit_blocks // 16))
         self._places: dict[str, int] = {}
-        # Names by space: all that has no adapter, and one for what each adapter's weights computed. Behind
-        # each name is how many engine blocks end it.
-        self._names: dict[int, dict[bytes, int]] = {0: {}}
-        self._adapters: dict[str, tuple[str, int]] = {}
-        self._spaces = 0
+
+    @property
+    def names_version(self) -> int:
+        """Grows with each change of the names."""
+        return self._spaces.version
 
     @property
     def block_count(self) -> int:
@@ -97,19 +96,13 @@ class ResidentIndex:
 
     def names(self) -> list[bytes]:
         """Return the names held that digests count."""
-        held: list[bytes] = []
-        for names in self._names.values():
-            held += names
-        return held
+        return self._spaces.names()
 
     def clear(self) -> Iterator[None]:
         """Forget everything that is held, at once; what follows in steps only frees the memory."""
-        waste: tuple[dict[Any, Any], ...] = (self._entries, *self._names.values())
+        waste: tuple[dict[Any, Any], ...] = (self._entries, *self._spaces.clear())
         self._entries = {}
         self._orphans.clear()
-        self._names = {0: {}}
-        self._adapters.clear()
-        self.names_version += 1
         self.life += 1
         return _freed(waste)
 
@@ -129,7 +122,7 @@ class ResidentIndex:
             self._skip(event.unfit, count - known)
             yield
             return
-        space = self._space_of(event)
+        space = self._spaces.of(event)
         if space is None:
             self._skip("an adapter named otherwise", count)
             return
@@ -176,7 +169,7 @@ class ResidentIndex:
             places, earlier = place, _NONE
             counted = self._counted(names, depth, before, done)
             if counted:
-                self._count(counted, space)
+                self._spaces.hold(counted, space)
                 if counted[-1] is names[done - 1]:
                     places |= _COUNTED
                     counted = counted[:-1]
@@ -265,59 +258,15 @@ class ResidentIndex:
                 self._release(self._entries.pop(hash_))
                 self.evicted_blocks += 1
 
-    def _count(self, names: Sequence[bytes], space: int) -> None:
-        held = self._names.get(space)
-        if held is None:
-            return
-        for name in names:
-            count = held.get(name, 0)
-            held[name] = count + 1
-            if not count:
-                self.names_version += 1
-
     def _release(self, entry: _Entry) -> None:
         last, _, _, places, names, space = entry
-        held = self._names.get(space)
-        if held is None:
-            return
         if places & _COUNTED and last is not None:
             names = (*names, last)
-        for name in names:
-            if held[name] > 1:
-                held[name] -= 1
-            else:
-                del held[name]
-                self.names_version += 1
+        self._spaces.release(names, space)
 
     def _keys(self, event: BlockStored) -> bytes:
         """Return the keys of a prompt's first block. Clients ask for an adapter by its name."""
         return Keys(model=event.adapter or self._model, salt=event.salt).of_first_block()
-
-    def _space_of(self, event: BlockStored) -> int | None:
-        """Return the space of the event's names; None where prompts of its adapter are named otherwise.
-
-        An adapter that was loaded anew under its name has other weights: what the old ones computed is gone.
-        """
-        if event.adapter is None:
-            return 0
-        known = self._adapters.get(event.adapter)
-        if known is not None and known[0] == event.revision:
-            return known[1]
-        if event.parent is not None and known is not None:
-            # Paths are told of by some events only: a prompt's first block says whose it is.
-            return known[1]
-        namer = self._namer_of(event.adapter)
-        if namer is None or namer.identity != self.namer.identity:
-            return None
-        if known is not None:
-            self._names.pop(known[1], None)
-            self.names_version += 1
-        elif len(self._adapters) >= _MAX_ADAPTERS:
-            return None
-        self._spaces += 1
-        self._adapters[event.adapter] = (event.revision, self._spaces)
-        self._names[self._spaces] = {}
-        return self._spaces
 
     def _place_bit(self, place: str) -> int:
         bit = self._places.get(place)
