@@ -1,7 +1,7 @@
 # A replica's image: torch and the model that comes along, converted already.
-#   docker build -f deploy/replica.Dockerfile -t kvring-replica:0.1.0 .
+#   docker build -f deploy/replica.Dockerfile -t kvring-replica:0.2.0 .
 # For GPUs give the name of a CUDA build of torch, as pytorch.org's installation page has it in its index addresses:
-#   docker build -f deploy/replica.Dockerfile --build-arg TORCH_BUILD=cu130 -t kvring-replica:0.1.0-cu130 .
+#   docker build -f deploy/replica.Dockerfile --build-arg TORCH_BUILD=cu130 -t kvring-replica:0.2.0-cu130 .
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
@@ -27,7 +27,7 @@ COPY deploy/write_model.py ./
 RUN /opt/kvring/bin/python write_model.py /opt/models/smollm2-135m-instruct
 
 FROM ${PYTHON_IMAGE}
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="kvring-replica" \
       org.opencontainers.image.description="Serves a language model over OpenAI's API, with a prefix cache that routers can ask about" \

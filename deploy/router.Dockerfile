@@ -1,5 +1,5 @@
 # The image of routers, pickers and sidecars: no torch, and the tokenizer of the model that comes along.
-#   docker build -f deploy/router.Dockerfile -t kvring-router:0.1.0 .
+#   docker build -f deploy/router.Dockerfile -t kvring-router:0.2.0 .
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
@@ -21,7 +21,7 @@ COPY deploy/write_model.py ./
 RUN /opt/kvring/bin/python write_model.py --tokenizer-only /opt/tokenizers/smollm2-135m-instruct
 
 FROM ${PYTHON_IMAGE}
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="kvring-router" \
       org.opencontainers.image.description="Sends each request to the LLM replica that holds its prompt's KV cache" \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -172,6 +173,15 @@ def test_what_is_generated_is_of_today(script: str) -> None:
 def test_the_chart_and_the_package_have_one_version(chart: Chart) -> None:
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert f'version = "{about["appVersion"]}"' in (ROOT / "pyproject.toml").read_text()
+    # Images of another version would run other code than these options are for.
+    files = [*ROOT.glob("deploy/*"), *CHART.rglob("*.yaml"), ROOT / "README.md"]
+    named = {
+        found
+        for file in files
+        if file.is_file()
+        for found in re.findall(r"(?:kvring-(?:router|replica):|VERSION=|tag: )(\d[\w.]*)", file.read_text())
+    }
+    assert named == {about["version"]} == {about["appVersion"]}
     rendered = chart.render()
     images = [container_of(workload)["image"] for workload in (rendered.router, rendered.replica)]
     assert images == [f"kvring-router:{about['appVersion']}", f"kvring-replica:{about['appVersion']}"]
