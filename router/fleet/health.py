@@ -22,7 +22,8 @@ class Standing(StrEnum):
 class Health:
     """One replica's standing. Probes and traffic both bear witness; only a probe brings a replica back.
 
-    A client's mistakes (4xx) and back-pressure (429, 503) say nothing about health and are not told here.
+    A client's mistakes (4xx) and back-pressure (429, 503), as answers to requests, say nothing about health
+    and are not told here. A probe that is answered 503 takes it out at once.
     """
 
     def __init__(self, failures_to_suspect: int, changed: Callable[[], None] = lambda: None) -> None:
