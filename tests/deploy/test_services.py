@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from replica.options import ReplicaOptions
-from router.config import LimitOptions
+from router.config import LimitOptions, RouterConfig
 from tests.deploy.chart import ROOT
 from tests.deploy.tools import beside_python
 from tests.envoy import envoy_or_skip
@@ -82,6 +82,27 @@ def test_replicas_of_units_have_lasting_names(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(*pair.split("="))
     options = ReplicaOptions.load()
     assert (options.name, options.port) == ("gpu-host-8001", 8001)
+
+
+def test_the_files_for_the_units_are_options_that_serve_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = (_DEPLOY / "README.md").read_text().split("## systemd")[1].split("\n## ")[0]
+    texts = re.findall(r"^```toml\n(.+?)^```$", section, re.MULTILINE | re.DOTALL)
+    router_file, replica_file = (tmp_path / name for name in ("router.toml", "replica.toml"))
+    for file, text in zip((router_file, replica_file), texts, strict=True):
+        file.write_text(text)
+    router = RouterConfig.load(router_file)
+    names = {replica.name: replica.url for replica in router.fleet.replicas}
+    for port in (8001, 8002):
+        monkeypatch.setenv("KVRING_REPLICA_NAME", f"gpu-host-{port}")
+        monkeypatch.setenv("KVRING_REPLICA_PORT", str(port))
+        replica = ReplicaOptions.load(replica_file)
+        assert names.pop(replica.name).endswith(f":{replica.port}")
+        assert replica.host == router.listen.host == "0.0.0.0"
+        assert list(router.models) == [replica.model]
+        assert str(router.models[replica.model].tokenizer_directory) == replica.model_directory
+    assert not names
 
 
 def test_prometheus_accepts_its_configuration_and_the_rules() -> None:
