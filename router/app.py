@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from time import monotonic
 
 from aiohttp import web
@@ -77,11 +78,12 @@ class Router:
 
     async def stop(self) -> None:
         """Close everything, requests in flight included."""
-        # Who is served goes first: discovery and clients are needed until then.
-        for runner in self._runners:
-            await runner.cleanup()
-        await self._tracing.close()
-        await self.core.stop()
+        async with AsyncExitStack() as last:
+            # What is named last goes first: who is served needs discovery and clients until then.
+            last.push_async_callback(self.core.stop)
+            last.push_async_callback(self._tracing.close)
+            for runner in reversed(self._runners):
+                last.push_async_callback(runner.cleanup)
 
     def _build_runners(self) -> list[web.AppRunner]:
         """Build one server for the API, and one for control where it has a port of its own."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -59,36 +60,41 @@ async def _serve(
     file: Path | None,
 ) -> None:
     loop = asyncio.get_running_loop()
-    asked = asyncio.Event()
-    insisted = asyncio.Event()
+    asked, insisted, changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
         (insisted if asked.is_set() else asked).set()
 
+    # First of all: whoever signals one that starts must not kill it.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, changed.set)
     server = build(config)
-    try:
+    async with AsyncExitStack() as last:
+        last.push_async_callback(server.stop)
         await server.start()
-    except BaseException:
-        await server.stop()
-        raise
-    log.info(
-        "listening on %s, control on %s, policy %s",
-        server.address,
-        server.control_address,
-        config.policy.name,
-    )
-    core = server.core
-    reloader = Reloader(load, server.reload, file, lambda: core.serving.config, core.metrics)
-    loop.add_signal_handler(signal.SIGHUP, reloader.ask)
-    reloading = asyncio.create_task(reloader.run())
-    await asked.wait()
-    log.info("draining")
-    reloading.cancel()
+        log.info(
+            "listening on %s, control on %s, policy %s",
+            server.address,
+            server.control_address,
+            config.policy.name,
+        )
+        core = server.core
+        reloader = Reloader(load, server.reload, file, lambda: core.serving.config, core.metrics, changed)
+        reloading = asyncio.create_task(reloader.run())
+        await asked.wait()
+        log.info("draining")
+        reloading.cancel()
+        await _drain(server, insisted)
+
+
+async def _drain(server: Server, insisted: asyncio.Event) -> None:
+    """Drain until that is done, fails, or somebody insists."""
     draining = asyncio.create_task(server.drain())
     insisting = asyncio.create_task(insisted.wait())
     await asyncio.wait((draining, insisting), return_when=asyncio.FIRST_COMPLETED)
     draining.cancel()
     insisting.cancel()
-    await server.stop()
+    fault, _ = await asyncio.gather(draining, insisting, return_exceptions=True)
+    if isinstance(fault, Exception):
+        log.error("draining failed; what still runs is cut", exc_info=fault)

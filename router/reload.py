@@ -27,19 +27,19 @@ class Reloader:
         file: Path | None,
         current: Callable[[], RouterConfig],
         metrics: RouterMetrics,
+        asked: asyncio.Event,
     ) -> None:
-        """`take` makes options current, or raises SettingsError, PolicyError, OSError or ValueError."""
+        """`take` makes options current, or raises SettingsError, PolicyError, OSError or ValueError.
+
+        While it runs, `asked` lets it load anew, changed or not.
+        """
         self._load = load
         self._take = take
         self._file = file
         self._current = current
         self._metrics = metrics
-        self._asked = asyncio.Event()
+        self._asked = asked
         self._content = self._read()
-
-    def ask(self) -> None:
-        """Load anew soon, changed or not."""
-        self._asked.set()
 
     async def run(self) -> None:
         """Watch until cancelled."""

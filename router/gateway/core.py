@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from time import monotonic
 
 import aiohttp
@@ -120,16 +121,18 @@ class Core:
             await asyncio.sleep(DRAIN_STEP_SECONDS)
 
     async def stop(self) -> None:
-        """Close everything; who is served must have gone before."""
-        await self._handover.stop()
-        if self._shared_load is not None:
-            await self._shared_load.stop()
-        await self.fleet.stop()
-        if self._redis is not None:
-            await self._redis.close()
-        await self._session.close()
-        await self.upstream.close()
-        self.preparer.close()
+        """Close everything, whatever part of it fails; who is served must have gone before."""
+        async with AsyncExitStack() as last:
+            # What is named last goes first.
+            last.callback(self.preparer.close)
+            last.push_async_callback(self.upstream.close)
+            last.push_async_callback(self._session.close)
+            if self._redis is not None:
+                last.push_async_callback(self._redis.close)
+            last.push_async_callback(self.fleet.stop)
+            if self._shared_load is not None:
+                last.push_async_callback(self._shared_load.stop)
+            last.push_async_callback(self._handover.stop)
 
     def _share(self, config: RouterConfig) -> SharedLoad | None:
         if self._redis is None:

@@ -110,13 +110,16 @@ async def test_no_fault_ends_who_reloads(fault: Exception, caplog: pytest.LogCap
                 raise faults.pop()
             taken.append(config)
 
-        reloader = Reloader(lambda: serving.config, take, None, lambda: serving.config, up.router.metrics)
+        asked = asyncio.Event()
+        reloader = Reloader(
+            lambda: serving.config, take, None, lambda: serving.config, up.router.metrics, asked
+        )
         running = asyncio.create_task(reloader.run())
-        reloader.ask()
+        asked.set()
         await until(lambda: not faults)
         assert await up.metric("kvring_config_reloads_total", result="refused") == 1
         assert sum("the old go on" in line for line in caplog.messages) == 1
-        reloader.ask()
+        asked.set()
         await until(lambda: bool(taken))
         assert await up.metric("kvring_config_current") == 1
         running.cancel()
