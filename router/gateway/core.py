@@ -100,7 +100,9 @@ class Core:
         fixed = fixed_changes(self.serving.config, config)
         if fixed:
             raise SettingsError(f"only a restart takes up a changed {', '.join(fixed)}")
-        self.serving = Serving.build(config, self._lasting, self.serving)
+        before, self.serving = self.serving, Serving.build(config, self._lasting, self.serving)
+        if before.shadows is not self.serving.shadows:
+            before.shadows.give_way(self.serving.shadows)
         self.preparer.limits = self.upstream.limits = config.limits
         self.fleet.options = config.fleet
         self._static.replace(config.fleet.replicas)

@@ -253,6 +253,20 @@ class RouterMetrics:
         # Some of them are gone: what counts on would not be seen.
         self._children.clear()
 
+    def forget_shadow(self, shadow: str) -> None:
+        """Drop the series of a shadow policy that is gone."""
+        for family in (
+            self.shadow_ranked,
+            self.shadow_agreed,
+            self.shadow_errors,
+            self.shadow_skipped,
+            self.shadow_prompt_tokens,
+            self.shadow_hit_tokens,
+            self.shadow_moved,
+            self.shadow_busiest,
+        ):
+            family.remove_by_labels({"shadow": shadow})
+
     def render(self) -> bytes:
         """Return the exposition text."""
         return generate_latest(_WithoutTimes(self.registry))

@@ -87,6 +87,10 @@ class Shadow:
         self.skipped += 1
         self._metrics.shadow_skipped.labels(self.name).inc()
 
+    def forget(self) -> None:
+        """Drop what its metrics say: there is no such shadow any more."""
+        self._metrics.forget_shadow(self.name)
+
     def report(self) -> dict[str, Any]:
         """Return its figures so far; shares are None before there is anything to divide by."""
         return {
@@ -149,6 +153,14 @@ class Shadows:
         for shadow in self._shadows:
             if (choice := choices.get(shadow.name)) is not None:
                 shadow.accepted(ask, choice, choice.name == first.name, acting, now)
+
+    def give_way(self, to: Shadows) -> None:
+        """Rank no more, for requests that began before either; who is not among `to` is forgotten."""
+        stay = {shadow.name for shadow in to._shadows}
+        gone = [shadow for shadow in self._shadows if shadow.name not in stay]
+        self._shadows, self._widest = (), 0.0
+        for shadow in gone:
+            shadow.forget()
 
     def report(self) -> list[dict[str, Any]]:
         """Return the figures of each."""

@@ -61,6 +61,32 @@ async def test_a_request_keeps_the_parts_it_began_with() -> None:
         assert (status, response.headers["x-kvring-policy"]) == (200, "affinity")
 
 
+async def test_a_shadow_that_is_taken_out_leaves_nothing_behind() -> None:
+    gate = asyncio.Event()
+
+    async def held(request: web.Request) -> web.StreamResponse:
+        await gate.wait()
+        return web.json_response({"choices": [], "usage": {"prompt_tokens": 9}})
+
+    def shadow(name: str) -> dict[str, object]:
+        return {"name": name, "policy": "round_robin", "sample_share": 1}
+
+    observe = {"access_log": False, "shadow": [shadow("goes"), shadow("stays")]}
+    async with rig(1, observe=observe) as up:
+        assert (await up.post())[0] == 200
+        for name in ("goes", "stays"):
+            assert await up.metric("kvring_shadow_requests_total", shadow=name) == 1
+        up.replicas[0].answer = held
+        running = asyncio.create_task(up.post())
+        await until(lambda: up.replicas[0].running == 1)
+        up.router.reload(_changed(up, observe={"access_log": False, "shadow": [shadow("stays")]}))
+        gate.set()
+        assert (await running)[0] == 200
+        _, text = await up.get("/metrics")
+        assert 'kvring_shadow_busiest_share{course="shadow",shadow="stays"}' in text
+        assert "goes" not in text
+
+
 async def test_static_members_come_and_go() -> None:
     newcomer = ScriptedReplica("new")
     await newcomer.start()
