@@ -145,7 +145,7 @@ def test_examples_go_together_as_the_readme_says(chart: Chart) -> None:
     assert [file.stem for file in EXAMPLES] == ["gateway", "gpu", "production", "vllm"]
     for other in (gateway, production):
         assert component_of(chart.render({}, gpu, other).replica) == "replica"
-    servers = [{"to": [{"podSelector": {}}]}]
+    servers: list[Any] = [{"to": [{"podSelector": {}}]}]
     rendered = chart.render({"networkPolicy": {"egress": {"extra": servers}}}, production, vllm)
     assert not rendered.all("ScaledObject")
     mine = {"picker": {"inferencePool": {"enabled": False}}, "httpRoute": {"enabled": False}}

@@ -14,7 +14,7 @@ from tests.deploy.chart import (
     component_of,
     container_of,
 )
-from tests.deploy.values import ALL_SET
+from tests.deploy.values import ALL_SET, PICKER
 
 _PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 
@@ -65,6 +65,11 @@ def test_with_a_picker_gateways_reach_it_and_replicas(chart: Chart) -> None:
         "health": [gateway],
         "control": [_PROMETHEUS],
     }
+
+
+def test_a_picker_without_policies_needs_no_gateways(chart: Chart) -> None:
+    off = {**PICKER, "networkPolicy": {"enabled": False}}
+    assert not chart.render(off).all("NetworkPolicy")
 
 
 def test_clients_can_be_told_and_the_test_still_comes_through(chart: Chart) -> None:
