@@ -13,22 +13,31 @@ from router.wire.errors import ApiError, Source
 
 # Called within one turn of the loop: each decides at once, and others are to be served in between.
 _CALLED_AT_ONCE = 32
+# An answer that comes whole has its first byte with its last: were all of it waited for, whoever comes would
+# queue for ever behind a handful, on a replica that could serve many.
+_LONGEST_TURN_SECONDS = 1.0
 
 
 class Turn:
-    """The right of one request that waited to be on a replica before its first byte."""
+    """The right of one request that waited to be on a replica before its first byte, for a while."""
 
     def __init__(self, line: _Line, freed: Callable[[_Line], None]) -> None:
         self._line = line
         self._freed = freed
         self._open = True
+        self._over = asyncio.get_running_loop().call_later(_LONGEST_TURN_SECONDS, self.end)
 
     def end(self) -> None:
         """Make room for the next: its answer has begun, or it has ended. Ending twice counts once."""
         if self._open:
-            self._open = False
-            self._line.out -= 1
+            self.give_back()
             self._freed(self._line)
+
+    def give_back(self) -> None:
+        """End without use: there is nobody for the next either."""
+        self._open = False
+        self._over.cancel()
+        self._line.out -= 1
 
 
 class _Place:
@@ -123,7 +132,7 @@ class WaitingRoom:
                 turn.end()
                 raise
             # Nobody is there: that holds for all behind it, until the fleet changes.
-            line.out -= 1
+            turn.give_back()
             line.places[place] = None
             line.places.move_to_end(place, last=False)
 

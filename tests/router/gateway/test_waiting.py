@@ -138,6 +138,20 @@ async def test_each_model_has_its_own_share_of_who_is_let_go() -> None:
     assert not door.room.waits("b")
 
 
+async def test_a_turn_does_not_last_as_long_as_a_long_answer() -> None:
+    door = _Door(released_per_replica=1)
+    asked = [asyncio.create_task(door.ask(number)) for number in range(2)]
+    await _settled()
+    door.opens("m")
+    await _settled()
+    assert [number for number, _ in door.turns] == [0]
+    # The first never ends its turn.
+    await asyncio.gather(*asked)
+    for _, turn in door.turns:
+        turn.end()
+    assert not door.room.waits("m")
+
+
 async def test_who_was_called_for_nothing_is_the_first_again() -> None:
     door = _Door(released_per_replica=1)
     asked = [asyncio.create_task(door.ask(number)) for number in range(3)]
