@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Where torch comes from, if not from pip's own index: such as https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
+# Test files run at once; each may take a core and two gigabytes.
+JOBS ?= 2
 
 .PHONY: help setup demo up test lint types tests format clean
 
@@ -51,7 +53,7 @@ types: setup
 	$(BIN)/mypy
 
 tests: setup
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
 
 format: setup
 	$(BIN)/ruff check --fix .

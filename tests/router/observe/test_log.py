@@ -28,8 +28,8 @@ class Log:
         self._stream = io.StringIO()
         self._handler = logging.StreamHandler(self._stream)
         self._handler.setFormatter(formatter(form))
-        self.logger = logging.getLogger(f"test.{form}")
-        self.logger.propagate = False
+        # Of no hierarchy: what it is given is not for the report of the test run.
+        self.logger = logging.Logger(f"test.{form}")
         self.logger.setLevel("DEBUG")
         self.logger.addHandler(self._handler)
 
