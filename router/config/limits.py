@@ -59,7 +59,7 @@ class LimitOptions(Options):
         8,
         ge=1,
         le=10_000,
-        description="Of those that waited, on one replica before their first byte: no stampede.",
+        description="Of those that waited, on one replica before their first byte or second: no stampede.",
     )
     drain_seconds: float = Field(
         30, ge=0, le=86_400, description="After SIGTERM, how long running answers may take to end."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import grpc
 from aiohttp import web
@@ -79,13 +80,18 @@ class EndpointPicker:
     async def stop(self) -> None:
         """Close everything; streams whose answers have not begun break off."""
         self.service.let_go()
-        await self._server.stop(_CUT_SECONDS)
-        await self._health_server.stop(None)
-        await self._runner.cleanup()
+        async with AsyncExitStack() as parts:
+            # From the last to the first, and each whatever became of the others.
+            parts.push_async_callback(self.core.stop)
+            parts.push_async_callback(self._end_tasks)
+            parts.push_async_callback(self._runner.cleanup)
+            parts.push_async_callback(self._health_server.stop, None)
+            parts.push_async_callback(self._server.stop, _CUT_SECONDS)
+
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.core.stop()
 
     def _ready(self) -> bool:
         return not self.core.control.draining and self.core.fleet.routable_count > 0
