@@ -14,6 +14,10 @@ from tests.router.scripted import chunk as event
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 _EXPLAINS = {"observe": {"access_log": False, "explain": True}}
 _ROWS = "document.querySelectorAll('#replicas tbody tr').length"
+_NARROWEST = (
+    "Math.min(...[...document.querySelectorAll('#replicas thead th')]"
+    ".map((head) => head.getBoundingClientRect().width).filter((width) => width > 0))"
+)
 _NAMES = "[...document.querySelectorAll('#replicas tbody .name')].map((one) => one.textContent)"
 
 
@@ -207,7 +211,10 @@ async def test_a_phone_has_room_for_everything(browse: Opener) -> None:
     async with rig(3, **_EXPLAINS) as fleet:
         await _asked_in_turns(fleet)
         async with browse(fleet.router.address, PHONE) as shown:
+            narrow = await shown.page.evaluate(_NARROWEST)
             await shown.page.locator("#replicas .name").first.click()
+            # Details take no room from the columns above them.
+            assert await shown.page.evaluate(_NARROWEST) == pytest.approx(narrow, abs=2)
             await shown.page.click("#explain button[type=submit]")
             await shown.page.wait_for_selector("#explained table")
             await _fits(shown)

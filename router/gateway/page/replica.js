@@ -91,6 +91,7 @@ export class Row {
       this.#details ??= new Details();
       this.#details.update(this.#told);
       this.element.after(this.#details.element);
+      this.#details.fit();
     } else {
       this.#details.element.remove();
     }
@@ -103,13 +104,23 @@ class Details {
   #list = make("dl", { class: "facts" });
   #bar = new CauseBar();
   #causes = make("p", { class: "quiet" });
+  #cell;
 
   constructor() {
     const box = make("div", { class: "details" }, this.#list, this.#bar.element, this.#causes);
-    this.element = make("tr", { class: "opened" }, make("td", { colspan: String(COLUMNS.length) }, box));
+    this.#cell = make("td", {}, box);
+    this.element = make("tr", { class: "opened" }, this.#cell);
+  }
+
+  // Spans the columns that are shown: one that counted hidden ones in would take room for them from the others.
+  fit() {
+    const heads = this.element.closest("table")?.tHead.rows[0].cells ?? [];
+    const shown = [...heads].filter((head) => head.getClientRects().length > 0).length;
+    if (shown > 0 && this.#cell.colSpan !== shown) this.#cell.colSpan = shown;
   }
 
   update(told) {
+    this.fit();
     for (const [title, text] of facts(told)) {
       if (!this.#values.has(title)) {
         const value = make("dd");
