@@ -69,12 +69,7 @@ class Router:
         await self.core.drain(lambda: self.gateway.held)
         if self.gateway.held:
             log.warning("%d requests did not end in time and are cut", self.gateway.held)
-            # Streams end in an error event, so that nobody takes them for whole.
-            self.core.upstream.cut()
-            for _ in range(_CUT_STEPS):
-                await asyncio.sleep(DRAIN_STEP_SECONDS)
-                if not self.gateway.held:
-                    break
+            await self._cut()
 
     async def stop(self) -> None:
         """Close everything, requests in flight included."""
@@ -84,6 +79,15 @@ class Router:
             last.push_async_callback(self._tracing.close)
             for runner in reversed(self._runners):
                 last.push_async_callback(runner.cleanup)
+            last.push_async_callback(self._cut)
+
+    async def _cut(self) -> None:
+        """Break off the answers under way: streams end in an error event, and are not taken for whole."""
+        self.core.upstream.cut()
+        for _ in range(_CUT_STEPS):
+            if not self.gateway.held:
+                break
+            await asyncio.sleep(DRAIN_STEP_SECONDS)
 
     def _build_runners(self) -> list[web.AppRunner]:
         """Build one server for the API, and one for control where it has a port of its own."""

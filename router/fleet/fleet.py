@@ -58,6 +58,7 @@ class Fleet:
         self._replicas: dict[str, Replica] = {}
         self._pollers: dict[str, Poller] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
+        self._parting: set[asyncio.Task[None]] = set()
         self._members: dict[MemberSource, Sequence[Member]] = {}
         self._broken: set[MemberSource] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -107,7 +108,7 @@ class Fleet:
 
     async def stop(self) -> None:
         """Stop watching."""
-        tasks = [*self._tasks, *self._watches.values()]
+        tasks = [*self._tasks, *self._watches.values(), *self._parting]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -242,7 +243,11 @@ class Fleet:
     def _part_with(self, url: str) -> None:
         replica = self._replicas.pop(url)
         del self._pollers[url]
-        self._watches.pop(url).cancel()
+        watch = self._watches.pop(url)
+        watch.cancel()
+        # It still has to let go of what it follows.
+        self._parting.add(watch)
+        watch.add_done_callback(self._parting.discard)
         self._drained.discard(url)
         replica.leave()
         if replica.name:
