@@ -134,7 +134,7 @@ class Fleet:
     @property
     def silent_sources(self) -> list[str]:
         """The kinds of sources that have not told any members yet."""
-        return [source.kind for source in self._sources if source not in self._members]
+        return [kind for kind, members in self.members_told.items() if members is None]
 
     def by_name(self, name: str) -> Replica | None:
         """Return the member of that name."""

@@ -20,6 +20,8 @@ class SlowStart:
     def __init__(self, warming_seconds: Callable[[], float]) -> None:
         self._warming_seconds = warming_seconds
         self._warm_at: Mapping[int, float] = {}
+        # The last roster that was cut, where, and what came of it: its ring's order is not worked out anew.
+        self._cut: tuple[Roster, bytes, Roster] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._warm_at)
@@ -45,9 +47,13 @@ class SlowStart:
         kept = np.flatnonzero(warm | (in_flight < share))
         if len(kept) == len(slots):
             return roster
-        return replace(
-            roster,
-            names=tuple(roster.names[place] for place in kept),
-            epochs=tuple(roster.epochs[place] for place in kept),
-            slots=slots[kept],
-        )
+        where = kept.tobytes()
+        if self._cut is None or self._cut[0] is not roster or self._cut[1] != where:
+            cut = replace(
+                roster,
+                names=tuple(roster.names[place] for place in kept),
+                epochs=tuple(roster.epochs[place] for place in kept),
+                slots=slots[kept],
+            )
+            self._cut = roster, where, cut
+        return self._cut[2]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
 
 from router.config import LimitOptions
 from router.gateway.headers import towards_client
@@ -33,7 +32,7 @@ class Answer:
         self,
         upstream: aiohttp.ClientResponse,
         limits: LimitOptions,
-        headers: CIMultiDict[str],
+        headers: Mapping[str, str],
         choices: int,
         on_bytes: Callable[[], None],
         cutting: Callable[[], bool],

@@ -24,6 +24,11 @@ class Control:
         self._dashboard = Dashboard(fleet, metrics, lambda: debug().explains)
         self.draining = False
 
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be served."""
+        return not self.draining and self._fleet.routable_count > 0
+
     def add_probes_to(self, router: web.UrlDispatcher) -> None:
         """Add what load balancers ask for."""
         router.add_get("/healthz", self.healthz)

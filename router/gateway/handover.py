@@ -86,7 +86,7 @@ class Handover:
         """Begin for a replica that drains; engines that do not tell what is hot are left alone."""
         options = self._serving().config.fleet.handover
         if replica.state is not None and options.prefill_tokens:
-            task = asyncio.create_task(self._hand_over(replica, replica.models, options))
+            task = asyncio.create_task(self._hand_over(replica, replica.model, options))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -96,7 +96,7 @@ class Handover:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _hand_over(self, replica: Replica, models: tuple[str, ...], options: HandoverOptions) -> None:
+    async def _hand_over(self, replica: Replica, model: str, options: HandoverOptions) -> None:
         counts = {"warmed": 0}
         try:
             async with asyncio.timeout(options.seconds):
@@ -104,9 +104,7 @@ class Handover:
                 # Where one of them fails, the others end with it, and nothing outlives the time.
                 async with asyncio.TaskGroup() as workers:
                     for _ in range(_AT_ONCE):
-                        workers.create_task(
-                            self._work(prefixes, models[0] if models else "", options, counts)
-                        )
+                        workers.create_task(self._work(prefixes, model, options, counts))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.warning("hand-over of replica %s: %s", replica.name, str(error) or type(error).__name__)
         except Exception:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from multidict import CIMultiDict
 
+from router.placement.ask import Choice
 from router.wire.report import ORCA_HEADER, ORCA_REQUEST_HEADER
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -76,6 +77,18 @@ def towards_client(headers: Mapping[str, str]) -> CIMultiDict[str]:
         and lower not in ("content-length", "server", "date", REQUEST_ID_HEADER, ORCA_HEADER)
         and not lower.startswith("x-kvring-")
     )
+
+
+def own_headers(request_id: str, choice: Choice, policy: str, tier: str, told: bool) -> dict[str, str]:
+    """Return the headers that an answer gets from us; who served it only where that is to be `told`."""
+    headers = {REQUEST_ID_HEADER: request_id}
+    if told:
+        headers["x-kvring-replica"] = choice.name
+        headers["x-kvring-expected-tokens"] = str(choice.expected_tokens)
+        headers["x-kvring-policy"] = policy
+        if tier:
+            headers["x-kvring-tier"] = tier
+    return headers
 
 
 def _named_in_connection(headers: Mapping[str, str]) -> frozenset[str]:

@@ -13,9 +13,8 @@ from router.fleet.fleet import Fleet
 from router.fleet.load import Lease
 from router.fleet.replica import Replica
 from router.gateway.answer import Answer
-from router.gateway.headers import REQUEST_ID_HEADER, towards_replica
+from router.gateway.headers import own_headers, towards_replica
 from router.gateway.passage import Passage
-from router.gateway.prepare import Prepared
 from router.gateway.timing import prefill_seconds
 from router.gateway.upstream import Refused, Stopped, Upstream, UpstreamError, Vanished
 from router.gateway.walk import Attempt, Walk
@@ -23,11 +22,8 @@ from router.observe.metrics import RouterMetrics
 from router.observe.outcome import Outcome
 from router.observe.witness import Decision, Witness
 from router.placement.ask import Choice
-from router.wire.errors import RAN_HEADER, ApiError
+from router.wire.errors import RAN_HEADER, TURNED_AWAY, ApiError
 from router.wire.report import ORCA_HEADER, LoadReport
-
-# Back-pressure: the replica did not take the request, so another may.
-_TURNED_AWAY = (429, 503)
 
 
 class Relay:
@@ -102,7 +98,7 @@ class Relay:
         attempt.replica.load.answered(attempt.lease, report, monotonic())
         walk.untouched = False
         ran = RAN_HEADER in answer.headers
-        if answer.status not in _TURNED_AWAY or not walk.to_try or (ran and walk.ran_once):
+        if answer.status not in TURNED_AWAY or not walk.to_try or (ran and walk.ran_once):
             return False
         walk.ran_once = walk.ran_once or ran
         self._note_failover(attempt, str(answer.status))
@@ -143,10 +139,11 @@ class Relay:
         outcome.block_tokens = replica.block_tokens
         if upstream.status < 400:
             self._witness.accepted(attempt.decision, attempt.choice, monotonic())
+        told = self._observe.response_headers
         answer = Answer(
             upstream,
             self._limits,
-            self._own_headers(prepared, attempt.choice, outcome),
+            own_headers(outcome.request_id, attempt.choice, self._policy_name, prepared.tier, told),
             prepared.choices,
             lambda: self._heard(attempt),
             self._upstream.is_cutting,
@@ -180,11 +177,11 @@ class Relay:
         if answer.broken_off:
             outcome.result = "broken_off"
             replica.health.answer_failed(monotonic())
-        elif status >= 500 and status not in _TURNED_AWAY:
+        elif status >= 500 and status not in TURNED_AWAY:
             outcome.result = "replica_error"
             replica.health.answer_failed(monotonic())
         elif status >= 400:
-            outcome.result = "turned_away" if status in _TURNED_AWAY else "client_error"
+            outcome.result = "turned_away" if status in TURNED_AWAY else "client_error"
         elif answer.reader.failed:
             outcome.result = "replica_error"
         else:
@@ -210,15 +207,6 @@ class Relay:
         if reader.cached_tokens is not None:
             # Never more than the prompt, or what was not hit would not add up.
             outcome.hit_tokens = min(reader.cached_tokens, outcome.prompt_tokens)
-
-    def _own_headers(self, prepared: Prepared, choice: Choice, outcome: Outcome) -> CIMultiDict[str]:
-        headers = CIMultiDict({REQUEST_ID_HEADER: outcome.request_id})
-        if self._observe.response_headers:
-            headers["x-kvring-replica"] = choice.name
-            headers["x-kvring-expected-tokens"] = str(choice.expected_tokens)
-            headers["x-kvring-policy"] = self._policy_name
-            headers["x-kvring-tier"] = prepared.tier
-        return headers
 
     def _note_failover(self, attempt: Attempt, reason: str) -> None:
         attempt.passage.trace.failed_over(reason)

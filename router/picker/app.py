@@ -40,7 +40,7 @@ class EndpointPicker:
         picker_metrics = PickerMetrics(metrics.registry)
         picker_metrics.unaddressed.set_function(lambda: self._addresses.unknown)
         self.service = Service(Parts(self.core.now, fleet, picker, metrics, picker_metrics))
-        self._health = Health(self._ready)
+        self._health = Health(lambda: self.core.control.ready)
         self._server = grpc_server(config)
         self._health_server = grpc_server(config)
         self._server.add_generic_rpc_handlers((self.service.handler(),))
@@ -92,9 +92,6 @@ class EndpointPicker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _ready(self) -> bool:
-        return not self.core.control.draining and self.core.fleet.routable_count > 0
 
     def _control_runner(self) -> JsonErrorRunner:
         control = self.core.control

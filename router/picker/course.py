@@ -8,15 +8,14 @@ from time import monotonic
 from router.fleet.fleet import Fleet
 from router.fleet.load import Lease
 from router.fleet.replica import Replica
-from router.gateway.headers import REQUEST_ID_HEADER
+from router.gateway.headers import REQUEST_ID_HEADER, own_headers
 from router.gateway.serving import Serving
 from router.observe.metrics import RouterMetrics
 from router.observe.outcome import Outcome
 from router.picker.pick import Pick, Picker, Place
+from router.wire.errors import TURNED_AWAY
 from router.wire.report import ORCA_HEADER, LoadReport
 
-# Back-pressure: says nothing about health.
-_TURNED_AWAY = (429, 503)
 # The replica of requests that the gateway took to who is no member.
 _STRANGER = "other"
 
@@ -121,7 +120,7 @@ class Course:
         outcome = self._outcome
         if told:
             replica.health.heard(now)
-        if status in _TURNED_AWAY:
+        if status in TURNED_AWAY:
             outcome.result = "turned_away"
         elif status >= 500:
             outcome.result = "replica_error"
@@ -133,12 +132,6 @@ class Course:
             replica.health.answer_succeeded()
 
     def _own_headers(self, place: Place) -> dict[str, str]:
-        headers = {REQUEST_ID_HEADER: self._outcome.request_id}
-        config = self._serving.config
-        if config.observe.response_headers:
-            headers["x-kvring-replica"] = place.choice.name
-            headers["x-kvring-expected-tokens"] = str(place.choice.expected_tokens)
-            headers["x-kvring-policy"] = config.policy.name
-            if self._pick.tier:
-                headers["x-kvring-tier"] = self._pick.tier
-        return headers
+        config, request_id = self._serving.config, self._outcome.request_id
+        told = config.observe.response_headers
+        return own_headers(request_id, place.choice, config.policy.name, self._pick.tier, told)

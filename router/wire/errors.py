@@ -15,6 +15,8 @@ class Source(StrEnum):
     REPLICA = "replica"
 
 
+# Back-pressure: the replica did not take the request, so another may. It says nothing about its health.
+TURNED_AWAY = (429, 503)
 RAN_HEADER = "x-kvring-ran"
 
 # The `type` that OpenAI-compatible clients expect with a status.
