@@ -55,8 +55,8 @@ async def test_every_router_knows_what_all_have(routers: int) -> None:
         ("prefix_ring", {"load_bound": 1.25}, 10),
         ("chwbl", {"mean_load_percent": 125}, 10),
         ("least_requests", {}, 8),
-        # The busiest is left alone once it has more than 8 above the idlest.
-        ("cache_aware", {"balance_abs_threshold": 8, "balance_rel_threshold": 1.1}, 12),
+        # The busiest is left alone once it has more than 8 above the idlest, so it may have 9: 14, 6, 6, 6.
+        ("cache_aware", {"balance_abs_threshold": 8, "balance_rel_threshold": 1.1}, 14),
     ],
 )
 @pytest.mark.parametrize("routers", [1, 4])
