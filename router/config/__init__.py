@@ -27,6 +27,7 @@ from router.config.redis import RedisOptions
 from router.settings import Options, Settings
 
 __all__ = [
+    "AuthOptions",
     "CalibrationOptions",
     "ControlOptions",
     "DnsOptions",
@@ -56,6 +57,12 @@ class ListenOptions(Options):
 
     host: str = Field("127.0.0.1", description="Loopback by default: an open port is a decision.")
     port: int = Field(8080, ge=0, le=65_535, description="0 takes a free one.")
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes that serve this port, about one a core; each is a router of its own.",
+    )
 
 
 class ControlOptions(Options):
@@ -87,6 +94,15 @@ class ModelOptions(Options):
     )
 
 
+class AuthOptions(Options):
+    """Who may ask."""
+
+    keys_file: Path | None = Field(
+        None,
+        description="Digests of API keys, one a line as sha256:HEX NAME; without a file anybody may ask.",
+    )
+
+
 class SessionOptions(Options):
     """Where session_ring finds a session."""
 
@@ -108,6 +124,7 @@ class RouterConfig(Settings):
     chain: ChainOptions = ChainOptions()
     models: Mapping[str, ModelOptions] = Field({}, description="By name, as clients ask for them.")
     limits: LimitOptions = LimitOptions()
+    auth: AuthOptions = AuthOptions()
     sessions: SessionOptions = SessionOptions()
     observe: ObserveOptions = ObserveOptions()
     picker: PickerOptions = PickerOptions()

@@ -39,7 +39,32 @@ class LimitOptions(Options):
         le=86_400,
         description="A client that takes nothing for so long is cut off: it holds a lease.",
     )
+    header_bytes: int = Field(
+        32 * 1024, ge=1024, le=1024**2, description="A request's headers; cookies and tokens stay below."
+    )
+    header_seconds: float = Field(
+        30, gt=0, le=3600, description="From a request's first byte to the end of its headers."
+    )
+    idle_client_seconds: float = Field(
+        75,
+        gt=0,
+        le=86_400,
+        description="A client's connection idle longer is closed: above what load balancers keep theirs.",
+    )
     attempts: int = Field(3, ge=1, le=16, description="Replicas tried for one request, the first included.")
+    retry_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Requests sent on after a 429 or 503, by all that come: overload must not feed itself.",
+    )
+    retry_burst: int = Field(
+        10, ge=0, le=100_000, description="How many may be sent on at once beyond that share."
+    )
+    continue_streams: bool = Field(
+        True,
+        description="A stream whose replica dies goes on with another, where that can be exact.",
+    )
     in_flight: int = Field(
         4096, ge=1, le=1_000_000, description="Requests held at once; more are answered 503 at once."
     )
