@@ -1,1 +1,1 @@
-"""Several processes that serve one port, and their metrics as one."""
+"""Several processes that serve one port: a supervisor that starts them, and their metrics as one."""
