@@ -7,8 +7,8 @@ from typing import Any
 
 _PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 
-# Fields under which an answer is more than one text that grows by tokens, with the values that ask for no such
-# thing. None always asks for nothing.
+# Fields under which an answer is more than one text that grows by tokens, with the values that ask for no
+# such thing. None always asks for nothing.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "n": (1,),
     "best_of": (1,),
