@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from math import isfinite
 from secrets import randbits
 from typing import Any
@@ -32,7 +33,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "allowed_token_ids": (),
     "use_beam_search": (False,),
     "prompt_logprobs": (),
-    "return_token_ids": (False,),
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True, False),
@@ -71,6 +71,25 @@ _NEUTRAL_COMPLETION: Mapping[str, tuple[object, ...]] = {
 }
 
 
+class TokenIds(Enum):
+    """Which token ids an answer tells: none, those of the answer, or those of the prompt too."""
+
+    NONE = "none"
+    ANSWER = "answer"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What was sent of an answer that began elsewhere: the `id` and `created` of its events, the tokens that
+    they brought, and whether the reason why it `ended` was among them."""
+
+    id: str
+    created: int
+    token_ids: tuple[int, ...]
+    ended: bool
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """What a body asks for. `max_tokens` is None where the replica's own default holds."""
@@ -85,6 +104,8 @@ class GenerationRequest:
     ignore_end: bool
     stream: bool
     include_usage: bool
+    token_ids: TokenIds = TokenIds.NONE
+    resumed: Resumed | None = None
 
 
 def read_chat(body: Mapping[str, Any]) -> GenerationRequest:
@@ -135,6 +156,7 @@ def _request(
         ignore_end=_flag(body, "ignore_eos"),
         stream=stream,
         include_usage=_include_usage(body, stream),
+        token_ids=_token_ids(body),
     )
 
 
@@ -157,6 +179,18 @@ def _include_usage(body: Mapping[str, Any], stream: bool) -> bool:
     if not stream:
         raise ApiError(400, "'stream_options' is only allowed with 'stream'", param="stream_options")
     return _flag(options, "include_usage")
+
+
+def _token_ids(body: Mapping[str, Any]) -> TokenIds:
+    wanted = body.get("return_token_ids")
+    if wanted is None or wanted is False:
+        return TokenIds.NONE
+    if wanted is True:
+        return TokenIds.ALL
+    # Our own word: whoever sent a long prompt need not be told it again.
+    if wanted == "answer":
+        return TokenIds.ANSWER
+    raise ApiError(400, "'return_token_ids' must be true, false or \"answer\"", param="return_token_ids")
 
 
 def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from replica.answer import Answer, Choice
-from replica.api import GenerationRequest
+from replica.api import GenerationRequest, Resumed
 from replica.detokenizer import Detokenizer, TokenizerDetokenizer, WordDetokenizer
 from replica.options import LimitOptions
 from replica.prepare import Preparer
+from replica.resume import replay
 from replica.sequence import Finish
 from replica.service import Lease, Service
 from router.wire.body import parse_body
@@ -21,6 +22,8 @@ from router.wire.errors import ApiError, Source
 from router.wire.sse import DONE, encode_event
 
 _Result = TypeVar("_Result")
+# Understands a body; ApiError 400 where it cannot.
+ReadRequest = Callable[[Mapping[str, Any]], GenerationRequest]
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
@@ -48,9 +51,7 @@ class Generation:
         self._defaults = defaults
         self._executor = executor
 
-    async def answer(
-        self, http: web.Request, raw: bytes, read: Callable[[Mapping[str, Any]], GenerationRequest]
-    ) -> web.StreamResponse:
+    async def answer(self, http: web.Request, raw: bytes, read: ReadRequest) -> web.StreamResponse:
         """Answer the body `raw`, understood by `read`; ApiError before anything was sent."""
         size = len(raw)
         request = await self._compute(size, lambda: read(self._complete(parse_body(raw))))
@@ -63,10 +64,13 @@ class Generation:
                 size, lambda: [self._preparer.sequence(prompt, request) for prompt in request.prompts]
             )
             choices = [Choice(self._detokenizer(), request.stops, sequence.end_ids) for sequence in sequences]
-            answer = Answer(request, sum(sequence.prompt_tokens for sequence in sequences), choices)
-            lease.submit(sequences)
+            answer = Answer(request, sequences, choices)
+            if resumed := request.resumed:
+                await self._compute(size, lambda: replay(choices[0], sequences[0], resumed))
+            if choices[0].finish is None:
+                lease.submit(sequences)
             if request.stream:
-                return await self._stream(http, lease, answer, choices)
+                return await self._stream(http, lease, answer, choices, resumed)
             return await self._whole(lease, answer, choices)
 
     def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -81,13 +85,20 @@ class Generation:
         return web.Response(body=body, content_type="application/json")
 
     async def _stream(
-        self, http: web.Request, lease: Lease, answer: Answer, choices: list[Choice]
+        self,
+        http: web.Request,
+        lease: Lease,
+        answer: Answer,
+        choices: list[Choice],
+        resumed: Resumed | None,
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         # Sent now, so that a client knows that it was let in long before its first token.
         await response.prepare(http)
-        opened: set[int] = set()
+        opened = {0} if resumed else set()
         try:
+            if resumed and choices[0].finish and not resumed.ended:
+                await self._write(http, response, answer.end(0))
             async for pieces in _pieces(lease, choices):
                 events = []
                 for index, text in pieces.items():

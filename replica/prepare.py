@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replica.api import GenerationRequest
+from replica.resume import take_up
 from replica.sequence import Sequence
 from router.chain.chain import TOKEN_BYTES, Chain, unpack_tokens
 from router.chain.namer import ChainNamer
@@ -43,7 +44,7 @@ class Preparer:
         if prompt.tokens is not None and max(tokens) >= self.vocabulary:
             raise ApiError(400, f"token ids must be below {self.vocabulary}", param="prompt")
         end_ids = request.end_ids if request.ignore_end else request.end_ids | self.end_ids
-        return Sequence(
+        sequence = Sequence(
             tokens=tokens,
             prompt_tokens=len(tokens),
             names=list(chain.names),
@@ -53,6 +54,9 @@ class Preparer:
             end_ids=end_ids,
             salt=prompt.keys.salt,
         )
+        if request.resumed is not None:
+            take_up(sequence, request.resumed, self.vocabulary, self.namer, self.namer.block_tokens)
+        return sequence
 
     def _answer_tokens(self, prompt_tokens: int, request: GenerationRequest) -> int:
         room = self.context_tokens - prompt_tokens

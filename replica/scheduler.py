@@ -78,7 +78,7 @@ class Scheduler:
     def foresee(self, sequence: Sequence) -> None:
         """Count the work of a sequence that is about to be queued. This may be called in any thread."""
         names = sequence.names if self._reuse else []
-        length = sequence.prompt_tokens
+        length = len(sequence.tokens)
         self._load.enqueue(sequence.id, length, names, len(self._match(sequence)), self._block_tokens)
 
     def add(self, sequence: Sequence) -> None:
@@ -147,12 +147,13 @@ class Scheduler:
                     outputs.append(Output(sequence.id, None, Finish.COMPUTED, sequence.cached_tokens or 0))
                     self.drop(sequence.id)
                 continue
-            if sequence.sampled == 0:
+            if not sequence.begun:
                 self.counts.prompt_tokens += sequence.prompt_tokens
             self.counts.generated_tokens += 1
             sequence.tokens.append(token)
             finish = sequence.finish_of(token)
-            cached = sequence.cached_tokens or 0
+            # Of an answer that was taken up, the cache may have held a part of the answer too.
+            cached = min(sequence.cached_tokens or 0, sequence.prompt_tokens)
             evicted, seconds = sequence.evicted_tokens, sequence.prefill_seconds
             outputs.append(Output(sequence.id, token, finish, cached, evicted, seconds))
             if finish:
@@ -187,7 +188,7 @@ class Scheduler:
                 self.pool.note_hit(hits[-1])
             if self._reuse:
                 sequence.evicted_tokens = self._evicted_tokens(sequence, len(hits))
-                self.counts.prefix_queries += sequence.prompt_tokens
+                self.counts.prefix_queries += len(sequence.tokens)
                 self.counts.prefix_hits += sequence.computed
         self._load.left(sequence.id, len(sequence.tokens), sequence.computed)
         return True
@@ -228,8 +229,8 @@ class Scheduler:
         return self.pool.match(sequence.names, (len(sequence.tokens) - 1) // self._block_tokens)
 
     def _evicted_tokens(self, sequence: Sequence, found: int) -> int:
-        """Return how many tokens behind the `found` blocks would have hit, had they not been evicted."""
-        limit = (len(sequence.tokens) - 1) // self._block_tokens
+        """Return how many prompt tokens behind the `found` blocks would have hit, had none been evicted."""
+        limit = min(len(sequence.tokens) - 1, sequence.prompt_tokens) // self._block_tokens
         return (self.pool.ghost.depth(sequence.names, found, limit) - found) * self._block_tokens
 
     def _grow(self, sequence: Sequence) -> bool:

@@ -29,10 +29,13 @@ class Sequence:
     `salt` is the tenant's, told on as it is part of what names stand for. A `prewarm` has no answer: its
     whole blocks are computed so that they are found later.
 
-    `names` starts as the prompt's chain, named once, and grows as answer blocks fill; the first `named` of
-    the blocks carry theirs in the pool. `keys` holds encoded keys by block index, `end_ids` the tokens that
-    end an answer. `prefilling` lasts until all that is known is computed. `cached_tokens` is what the first
-    scheduling found in the pool, None before it; `evicted_tokens` and `prefill_seconds` as in Output.
+    Of an answer that began elsewhere the first `resumed_tokens` are known from the start.
+
+    `names` starts as the chain of what is known, named once, and grows as answer blocks fill; the first
+    `named` of the blocks carry theirs in the pool. `keys` holds encoded keys by block index, `end_ids` the
+    tokens that end an answer. `prefilling` lasts until all that is known is computed. `cached_tokens` is what
+    the first scheduling found in the pool, None before it; `evicted_tokens` and `prefill_seconds` as in
+    Output.
     """
 
     tokens: list[int]
@@ -44,6 +47,7 @@ class Sequence:
     end_ids: frozenset[int] = frozenset()
     salt: str | None = None
     prewarm: bool = False
+    resumed_tokens: int = 0
     id: int = 0
     arrival: int = 0
     prefilling: bool = True
@@ -60,6 +64,11 @@ class Sequence:
     def sampled(self) -> int:
         """Tokens of the answer so far."""
         return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def begun(self) -> bool:
+        """Whether a token of the answer was sampled here."""
+        return self.sampled > self.resumed_tokens
 
     @property
     def uncomputed(self) -> int:

@@ -16,12 +16,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from replica.api import read_chat, read_completion
 from replica.digests import DigestKeeper
-from replica.generation import Generation, StreamFailed
+from replica.generation import Generation, ReadRequest, StreamFailed
 from replica.handover import HandoverDesk, read_bounds
 from replica.metrics import Metrics
 from replica.options import ReplicaOptions
 from replica.prewarm import Prewarmer
 from replica.publisher import ZmqPublisher
+from replica.resume import read_resumed
 from replica.service import Service
 from router.chain.chain import ChainIdentity
 from router.wire.errors import ApiError, Source
@@ -32,7 +33,10 @@ _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _REQUEST_ID = "x-request-id"
 _RETRY_AFTER_SECONDS = 1
-_INFERENCE = ("/v1/chat/completions", "/v1/completions")
+_CHAT, _COMPLETION = "/v1/chat/completions", "/v1/completions"
+# Where a stream goes on that began elsewhere.
+_RESUME = "/resume"
+_INFERENCE = frozenset((_CHAT, _COMPLETION, _RESUME + _CHAT, _RESUME + _COMPLETION))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ class Server:
     """Handles requests. `ready` is None while the model loads; `draining` refuses new work.
 
     /v1 and /health are for everybody. The rest is for routers and operators: it tells of the load, clears the
-    cache, and /handover tells what tenants asked and their salts. No ingress may lead there.
+    cache, goes on with answers that are said to have begun elsewhere, and /handover tells what tenants asked
+    and their salts. No ingress may lead there.
     """
 
     def __init__(self, options: ReplicaOptions, uid: str, metrics: Metrics) -> None:
@@ -71,8 +76,10 @@ class Server:
         application.on_response_prepare.append(self._add_headers)
         application.add_routes(
             [
-                web.post("/v1/chat/completions", self._chat),
-                web.post("/v1/completions", self._completion),
+                web.post(_CHAT, self._chat),
+                web.post(_COMPLETION, self._completion),
+                web.post(_RESUME + _CHAT, self._resume_chat),
+                web.post(_RESUME + _COMPLETION, self._resume_completion),
                 web.get("/v1/models", self._models),
                 web.get("/health", self._health),
                 web.get("/state", self._state),
@@ -91,22 +98,27 @@ class Server:
         return f"{self.uid}:{cache_epoch}"
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._infer(request, lambda ready, raw: ready.generation.answer(request, raw, read_chat))
+        return await self._infer(request, read_chat)
 
     async def _completion(self, request: web.Request) -> web.StreamResponse:
         read = partial(read_completion, max_prompts=self._options.limits.max_prompts)
-        return await self._infer(request, lambda ready, raw: ready.generation.answer(request, raw, read))
+        return await self._infer(request, read)
 
-    async def _infer(
-        self, request: web.Request, answer: Callable[[Ready, bytes], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _resume_chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._infer(request, partial(read_resumed, read=read_chat))
+
+    async def _resume_completion(self, request: web.Request) -> web.StreamResponse:
+        read = partial(read_completion, max_prompts=1)
+        return await self._infer(request, partial(read_resumed, read=read))
+
+    async def _infer(self, request: web.Request, read: ReadRequest) -> web.StreamResponse:
         outcome = "error"
         try:
             # Refused before its body is read: there is no use in receiving what will not be served.
             self._admitting()
             limits = self._options.limits
             raw = await read_body(request, limits.max_body_bytes, limits.read_seconds)
-            response = await answer(self._admitting(), raw)
+            response = await self._admitting().generation.answer(request, raw, read)
             outcome = "ok"
             return response
         except (asyncio.CancelledError, ConnectionError):

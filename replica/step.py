@@ -58,7 +58,7 @@ class Step:
         """Divide what the step took among the prompts it computed, in proportion to S of their parts."""
         parts = []
         for sequence, work in zip(self.sequences, self.batch.works, strict=True):
-            if sequence.sampled == 0:
+            if not sequence.begun:
                 until = work.start + len(work.token_ids)
                 part = PrefillShape.of(until, work.start, work.sample).seconds(cost)
                 parts.append((sequence, part))
