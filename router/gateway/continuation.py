@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from router.engines.journal import Journal
+from router.engines.vllm_journal import VllmJournal
+
 _PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
+_JOURNALS: Mapping[str, type[Journal]] = {one.engine: one for one in (Journal, VllmJournal)}
 
 # Fields under which an answer is more than one text that grows by tokens, with the values that ask for no
 # such thing. None always asks for nothing.
@@ -56,3 +60,9 @@ def _is_neutral(field: tuple[str, object]) -> bool:
         return True
     # Types are compared too: 0 asks for logprobs, false does not.
     return any(type(value) is type(one) and value == one for one in _NEUTRAL[name])
+
+
+def journal_of(engine: str, path: str) -> Journal | None:
+    """Return a journal for a stream of a replica that runs `engine`, None where no other goes on with it."""
+    kind = _JOURNALS.get(engine)
+    return kind(path) if kind is not None else None
