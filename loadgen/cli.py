@@ -19,6 +19,7 @@ _COMMANDS = {
     "doctor": "Check a configuration or a live fleet, and say what to mend.",
     "explain": "Tell where a router sends a request, and why it missed what it missed.",
     "gate": "Hold a live address to the hit ratio that it had.",
+    "key": "Make an API key, and the line that lets a router know it.",
     "lint": "Tell which places of prompts keep them from sharing, and at what cost.",
     "load": "Drive a workload against an OpenAI-compatible address and report on it.",
     "picker": "Run an endpoint picker for gateways with Envoy.",

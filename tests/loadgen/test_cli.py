@@ -19,8 +19,8 @@ from loadgen.load_options import LoadOptions
 from tests.loadgen.scripted import event, serve, stream, whole
 
 COMMANDS = (
-    *("bench", "ceiling", "demo", "doctor", "explain", "gate", "lint", "load", "picker", "replay", "replica"),
-    *("router", "shadow", "sidecar", "simulate", "trace", "up"),
+    *("bench", "ceiling", "demo", "doctor", "explain", "gate", "key", "lint", "load", "picker", "replay"),
+    *("replica", "router", "shadow", "sidecar", "simulate", "trace", "up"),
 )
 
 
