@@ -16,8 +16,10 @@ from router.config.fleet import (
     EventOptions,
     FleetOptions,
     HandoverOptions,
+    HungOptions,
     KubernetesOptions,
     LeaseOptions,
+    OutlierOptions,
     ReplicaAddress,
 )
 from router.config.limits import LimitOptions
@@ -34,6 +36,7 @@ __all__ = [
     "EventOptions",
     "FleetOptions",
     "HandoverOptions",
+    "HungOptions",
     "KubernetesOptions",
     "LayoutOptions",
     "LeaseOptions",
@@ -41,6 +44,7 @@ __all__ = [
     "ListenOptions",
     "ModelOptions",
     "ObserveOptions",
+    "OutlierOptions",
     "PickerOptions",
     "PolicyOptions",
     "RedisOptions",

@@ -140,6 +140,54 @@ class CalibrationOptions(Options):
     )
 
 
+class HungOptions(Options):
+    """How a replica is told that hangs from one that is busy."""
+
+    poll_timeout_seconds: float = Field(
+        0.6,
+        gt=0,
+        le=60,
+        description="A state poll without an answer for so long is unanswered; failures_to_suspect of them in"
+        " silence, and it hangs: within 2 s by default. What lives answers in milliseconds.",
+    )
+    busy_seconds: float = Field(
+        10,
+        ge=0,
+        le=600,
+        description="So long at most prompts that were sent explain that another engine than ours answers no"
+        " poll: some tokenise, or compute, where they answer. Ours answers always.",
+    )
+    silence_seconds: float = Field(
+        2,
+        ge=0.1,
+        le=600,
+        description="Of one that answers polls and begins no stream: silence beyond the wait announced and"
+        " three times S is held against it, but none shorter than this: collecting garbage takes less.",
+    )
+
+
+class OutlierOptions(Options):
+    """When a replica that suddenly became slow is out, though it answers."""
+
+    ratio: float = Field(
+        5,
+        ge=1.5,
+        le=1000,
+        description="First bytes so many times later than expected, against the fleet's median; what is slow"
+        " for good is learned and priced, so that less is left to that.",
+    )
+    least_seconds: float = Field(
+        1, ge=0.01, le=600, description="Later than expected by less than this on average is never slow."
+    )
+    share: float = Field(
+        0.34,
+        ge=0,
+        le=1,
+        description="Of a model's replicas out for that at once, though one may always be where there are"
+        " others: where many are slow, the cause is another. 0 turns it off.",
+    )
+
+
 class FleetOptions(Options):
     """Who the replicas are and how they are watched."""
 
@@ -176,11 +224,10 @@ class FleetOptions(Options):
         2, ge=0.1, le=600, description="Caches turn over in minutes; the router's own memory bridges the gap."
     )
     probe_timeout_seconds: float = Field(
-        2,
-        gt=0,
-        le=60,
-        description="A probe that takes longer failed; a busy replica answers in milliseconds.",
+        2, gt=0, le=60, description="Longest wait for what a replica is, and for its digest."
     )
+    hung: HungOptions = HungOptions()
+    outliers: OutlierOptions = OutlierOptions()
     failures_to_suspect: int = Field(
         2, ge=1, le=100, description="Failed probes or answers in a row that take a replica out of rotation."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,14 @@ from router.engines.engine import Answer
 
 # One byte more than anybody reads, so that who reads it sees that it was too long.
 _CUT_BYTES = LARGEST_BODY_BYTES + 1
+
+
+# A wait that ends so much later than it should was prolonged here, by whatever kept the loop.
+_DELAYED = 1.25
+
+
+class Delayed(TimeoutError):
+    """No answer was read in time, for want of time on this side."""
 
 
 class Fetcher:
@@ -32,14 +41,23 @@ class Fetcher:
 
     async def fetch(self, url: str, headers: dict[str, str]) -> tuple[int, Mapping[str, str], bytes]:
         """Return status, headers and body, which is cut where nobody could want more; errors as above."""
-        timeout = aiohttp.ClientTimeout(total=self._timeout_seconds())
-        async with self._session.get(
-            url, timeout=timeout, allow_redirects=False, headers=headers
-        ) as response:
-            body = bytearray()
-            while len(body) < _CUT_BYTES and (chunk := await response.content.read(_CUT_BYTES - len(body))):
-                body += chunk
-            return response.status, response.headers, bytes(body)
+        seconds = self._timeout_seconds()
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        begun_at = monotonic()
+        try:
+            async with self._session.get(
+                url, timeout=timeout, allow_redirects=False, headers=headers
+            ) as response:
+                body = bytearray()
+                while len(body) < _CUT_BYTES and (
+                    chunk := await response.content.read(_CUT_BYTES - len(body))
+                ):
+                    body += chunk
+                return response.status, response.headers, bytes(body)
+        except TimeoutError as error:
+            if monotonic() - begun_at > _DELAYED * seconds:
+                raise Delayed(str(error)) from error
+            raise
 
 
 def json_object(raw: bytes) -> dict[str, Any]:

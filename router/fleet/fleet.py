@@ -17,9 +17,11 @@ from router.events.hub import Hub
 from router.fleet.board import Board
 from router.fleet.calibration import Calibration
 from router.fleet.gauges import Gauges
+from router.fleet.haste import Haste
 from router.fleet.health import Standing
 from router.fleet.members import Member, MemberSource
 from router.fleet.naming import settle_names, settle_twins
+from router.fleet.outliers import Outliers
 from router.fleet.poller import Clock, Poller
 from router.fleet.replica import Replica
 from router.fleet.rosters import Rosters
@@ -66,6 +68,8 @@ class Fleet:
         self._drained: set[str] = set()
         self._board = Board()
         self._calibration = Calibration(options.calibration)
+        self._outliers = Outliers(lambda: self._options.outliers)
+        self._haste = Haste()
         metrics.registry.register(PrefillMetrics(self._prefill_readings))
         self._hub: Hub | None = None
         if options.events.source == "replica":
@@ -225,6 +229,7 @@ class Fleet:
             self._board,
             self._calibration,
             self._changed,
+            self._outliers,
         )
         poller = Poller(
             replica,
@@ -235,6 +240,7 @@ class Fleet:
             self._settle,
             lambda: len(self._replicas),
             self._hub,
+            self._haste,
         )
         self._replicas[member.url] = replica
         self._pollers[member.url] = poller

@@ -29,16 +29,19 @@ class OtherEngine:
     def __init__(
         self,
         replica: Replica,
-        fetcher: Fetcher,
+        polls: Fetcher,
+        patient: Fetcher,
         digests: DigestReader,
         following: Following,
         options: FleetOptions,
         namers: Namers,
         clock: Callable[[], float],
     ) -> None:
+        """`polls` tell in short time whether it lives; `patient` waits for what takes longer."""
         self.options = options
         self._replica = replica
-        self._fetcher = fetcher
+        self._polls = polls
+        self._patient = patient
         self._digests = digests
         self._following = following
         self._namers = namers
@@ -74,13 +77,16 @@ class OtherEngine:
             return
         if self._engine is None and kind == "auto":
             # Only one that is ready tells what it is.
-            engine = await detect(self._fetcher.get)
+            engine = await detect(self._patient.get)
         self._engine = engine
-        if self.due or replica.facts is None:
+        if replica.facts is None:
             await self._ask_facts(engine)
         if replica.facts is None:
             return
+        # First what is quick: one that is hung is not waited for as long as for its description.
         await self._ask_load(engine)
+        if self.due:
+            await self._ask_facts(engine)
         now = self._clock()
         replica.passed(now, self.options.warming_seconds)
         if now >= self._digest_due:
@@ -96,7 +102,7 @@ class OtherEngine:
             return True
         self._ready_due = now + (self.options.idle_poll_seconds if self._tells_load else 0.0)
         try:
-            return await engine.ready(self._fetcher.get)
+            return await engine.ready(self._polls.get)
         except TimeoutError:
             if not engine.health_computes:
                 raise
@@ -106,7 +112,7 @@ class OtherEngine:
     async def _ask_load(self, engine: Engine) -> None:
         replica = self._replica
         try:
-            load = await engine.load(self._fetcher.get)
+            load = await engine.load(self._polls.get)
         except ValueError as error:
             self._tells_load = False
             self._complain("load", error)
@@ -125,7 +131,7 @@ class OtherEngine:
         replica = self._replica
         try:
             facts = await engine.facts(
-                self._fetcher.get, urlsplit(replica.url).hostname or "", self.options.events
+                self._patient.get, urlsplit(replica.url).hostname or "", self.options.events
             )
         except ValueError as error:
             if replica.facts is None:

@@ -15,8 +15,9 @@ from router.config import FleetOptions
 from router.events.counts import EventCounts
 from router.events.hub import Hub
 from router.fleet.digest_reader import DigestReader
-from router.fleet.fetch import Fetcher, json_object
+from router.fleet.fetch import Delayed, Fetcher, json_object
 from router.fleet.following import Following
+from router.fleet.haste import Haste
 from router.fleet.health import Standing
 from router.fleet.other_engine import OtherEngine
 from router.fleet.replica import Replica
@@ -27,7 +28,7 @@ log = logging.getLogger("kvring.fleet")
 # Polls of many replicas are spread by so much, so that they do not come in beats.
 _JITTER = 0.1
 _PIECE_SECONDS = 0.25
-# Polls of one that nothing listens for, before they come less often, up to so seldom.
+# Polls of one that does not answer, before they come less often, up to so seldom.
 _PATIENT_POLLS = 20
 _LONGEST_ABSENCE_SECONDS = 5.0
 
@@ -47,11 +48,13 @@ class Poller:
         changed: Callable[[], None],
         fleet_size: Callable[[], int],
         hub: Hub | None = None,
+        haste: Haste | None = None,
     ) -> None:
         """`namers` tell how this router names blocks, by model.
 
         `changed` is called where a poll changed the replica's standing or the name it wants; `fleet_size`
-        counts those who share this router's polls, and `hub` is what followers of KV events share.
+        counts those who share this router's polls, `hub` is what followers of KV events share, and `haste`
+        what polls ahead of their time are taken from.
         """
         self._options = options
         self._replica = replica
@@ -59,17 +62,20 @@ class Poller:
         self._clock = clock
         self._changed = changed
         self._fleet_size = fleet_size
-        self._fetcher = Fetcher(replica.url, session, lambda: self._options.probe_timeout_seconds)
-        self._digests = DigestReader(replica, self._fetcher, clock)
+        self._haste = haste or Haste()
+        self._polls = Fetcher(replica.url, session, lambda: self._options.hung.poll_timeout_seconds)
+        patient = Fetcher(replica.url, session, lambda: self._options.probe_timeout_seconds)
+        self._digests = DigestReader(replica, patient, clock)
         self._following = Following(replica, namers, options.events, clock, hub)
         self._other = OtherEngine(
-            replica, self._fetcher, self._digests, self._following, options, namers, clock
+            replica, self._polls, patient, self._digests, self._following, options, namers, clock
         )
         self._digest_due = 0.0
         # Why the last probe failed, empty where it did not.
         self._failing = ""
-        # How often nothing listened, in a row.
+        # How often nobody answered, in a row.
         self._unreached = 0
+        self._logged: Standing | None = replica.health.standing
 
     @property
     def options(self) -> FleetOptions:
@@ -106,19 +112,27 @@ class Poller:
     async def poll(self) -> None:
         """Ask once, and note what was learned."""
         replica = self._replica
-        before = replica.health.standing
         asked_at = self._clock()
         try:
             await self._ask(asked_at)
             self._failing, self._unreached = "", 0
-            replica.failing = "" if replica.health.standing is Standing.READY else "not ready yet"
+            if replica.speed_is_known:
+                replica.stall.judge(self._clock(), self._options.hung.silence_seconds)
+            ready = replica.health.standing is Standing.READY
+            replica.failing = "" if ready else replica.health.why or "not ready yet"
+        except Delayed:
+            # Held against nobody: it was this router that did not come to read the answer.
+            self._say("this router was late itself")
         except (aiohttp.ClientConnectorError, ConnectionResetError) as error:
-            self._note_failure(error, reachable=False)
+            self._note_failure(error, asked_at, reachable=False)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            self._note_failure(error, reachable=True)
-        after = replica.health.standing
-        if after is not before:
-            log.info("replica %s is %s", replica.name or replica.url, after.value)
+            self._note_failure(error, asked_at, reachable=True)
+        standing = replica.health.standing
+        if standing is not self._logged:
+            # Requests that failed may have changed it since the last poll.
+            self._logged = standing
+            why = f": {replica.failing}" if replica.failing else ""
+            log.info("replica %s is %s%s", replica.name or replica.url, standing.value, why)
 
     def due_at(self, asked_at: float) -> float:
         """Return when to ask again: after the interval without news, at the latest after a longer one.
@@ -129,6 +143,9 @@ class Poller:
         share = self._fleet_size() / options.polls_per_second
         interval = max(options.state_poll_seconds, share)
         longest = max(interval, options.idle_poll_seconds)
+        if replica.health.doubted:
+            # The second of two polls that tell hung ones apart.
+            return asked_at + min(interval, options.state_poll_seconds)
         if replica.health.standing is not Standing.READY:
             # What has not been there for long is looked for less often.
             longer = 2.0 ** min(16, max(0, self._unreached - _PATIENT_POLLS))
@@ -141,16 +158,29 @@ class Poller:
     async def _pause(self, asked_at: float) -> None:
         """Wait until it should be asked again; answers may put that off meanwhile."""
         late = random.uniform(1 - _JITTER, 1 + _JITTER)
-        while (left := asked_at + (self.due_at(asked_at) - asked_at) * late - self._clock()) > 0:  # noqa: ASYNC110 - time passes
+        while (left := asked_at + (self.due_at(asked_at) - asked_at) * late - self._clock()) > 0:
+            if self._fell_silent(asked_at) and self._haste.take(
+                self._options.polls_per_second, self._clock()
+            ):
+                return
             # In pieces: a replica that a request found down is not left alone for so long.
             await asyncio.sleep(min(left, max(_PIECE_SECONDS, self._options.state_poll_seconds)))
+
+    def _fell_silent(self, asked_at: float) -> bool:
+        """Whether nothing came for an interval from one that owes answers, which has not been asked since."""
+        replica = self._replica
+        since = replica.stall.silent_since
+        if since is None or not replica.load.in_flight or replica.health.standing is not Standing.READY:
+            return False
+        late_at = max(since, replica.load.heard_at) + self._options.state_poll_seconds
+        return asked_at < late_at <= self._clock()
 
     async def _ask(self, asked_at: float) -> None:
         other = self._other.known and not self._other.due
         if self._options.engine not in ("auto", "kvring") or (other and self._options.engine == "auto"):
             await self._other.ask()
             return
-        answer = await self._fetcher.get("/state")
+        answer = await self._polls.get("/state")
         if answer.status in (404, 405) and self._options.engine == "auto":
             await self._other.ask()
             return
@@ -171,6 +201,7 @@ class Poller:
         self._compare(state)
         now = self._clock()
         replica.load.reported(state.load, covers_until=asked_at, now=now)
+        replica.stall.told(state.load.work_seconds, state.load.running, state.load.kv_usage, now)
         if not state.ready:
             replica.health.not_ready()
             return
@@ -198,16 +229,20 @@ class Poller:
             )
         replica.mismatch = mismatch
 
-    def _note_failure(self, error: Exception, reachable: bool) -> None:
-        """Note a failed probe; say so where the reason is another than the last time."""
+    def _note_failure(self, error: Exception, asked_at: float, reachable: bool) -> None:
+        """Note a failed probe."""
         replica = self._replica
-        reason = str(error) or type(error).__name__
-        if reason != self._failing:
-            log.warning("probe of replica %s failed: %s", replica.name or replica.url, reason[:500])
-        self._failing = reason
+        self._say(str(error) or type(error).__name__)
+        if isinstance(error, TimeoutError):
+            replica.failing = "no answer in time"
+            self._unreached += 1
+            # Ours answers also while it computes.
+            busy = 0.0 if replica.state is not None else self._options.hung.busy_seconds
+            replica.stall.unanswered(asked_at, self._clock(), busy)
+            return
         if reachable:
-            replica.failing = "no answer in time" if isinstance(error, TimeoutError) else "answers amiss"
-            replica.health.probe_failed(self._clock(), self._options.probe_timeout_seconds)
+            replica.failing = "answers amiss"
+            replica.health.probe_failed(self._clock(), asked_at)
             return
         replica.failing = "nothing listens there"
         self._unreached += 1
@@ -216,6 +251,13 @@ class Poller:
             # Another program may come up at this address.
             self._other.forget()
             replica.lost_touch()
+
+    def _say(self, reason: str) -> None:
+        """Log why a probe failed, where that is another reason than the last time."""
+        if reason != self._failing:
+            name = self._replica.name or self._replica.url
+            log.warning("probe of replica %s failed: %s", name, reason[:500])
+        self._failing = reason
 
 
 def _mending(theirs: ChainIdentity, ours: ChainIdentity, model: str) -> str:

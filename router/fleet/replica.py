@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 
 from router.chain.chain import fingerprint
 from router.chain.digest import Digest
+from router.config import OutlierOptions
 from router.engines.engine import EngineFacts, EngineLoad
 from router.engines.estimate import others_work_seconds
 from router.fleet.board import Board
@@ -15,8 +17,13 @@ from router.fleet.calibration import Calibration
 from router.fleet.health import Health, Standing
 from router.fleet.load import LoadBook
 from router.fleet.members import Member
+from router.fleet.outliers import Outliers
+from router.fleet.stall import Stall
 from router.observe.prefill_metrics import PrefillReading
 from router.wire.report import PrefillCost, ReplicaState
+
+# Of one that does not say what its prefills cost.
+_LEAST_OBSERVATIONS = 8
 
 
 class State(StrEnum):
@@ -45,8 +52,9 @@ class Replica:
         board: Board,
         calibration: Calibration,
         changed: Callable[[], None] = lambda: None,
+        outliers: Outliers | None = None,
     ) -> None:
-        """Takes a slot of the board until `leave`, and is priced by `calibration` under its number.
+        """Takes a slot of the board until `leave`; `calibration` and `outliers` know it by that number.
 
         `changed` is called when it may serve otherwise.
         """
@@ -58,10 +66,14 @@ class Replica:
         self._board = board
         self._changed = changed
         self.slot = board.take()
-        self.health = Health(failures_to_suspect, changed)
+        self.health = Health(failures_to_suspect, self._stands_otherwise)
         self.load = LoadBook(board, self.slot)
         self._calibration = calibration
         calibration.join(self.slot, self._priced)
+        self._outliers = outliers or Outliers(OutlierOptions)
+        self._outliers.join(self.slot, self._slow)
+        self.stall = Stall(self.health, partial(self._outliers.observed, self.slot))
+        self._on_trial = False
         self.models: tuple[str, ...] = ()
         self.state: ReplicaState | None = None
         self.facts: EngineFacts | None = None
@@ -165,6 +177,12 @@ class Replica:
             and not self.twin
         )
 
+    @property
+    def speed_is_known(self) -> bool:
+        """Whether what is expected of it rests on more than a guess."""
+        error = self._calibration.error(self.slot)
+        return self.state is not None or (error is not None and error.observations >= _LEAST_OBSERVATIONS)
+
     def stands(self, now: float) -> State:
         """Say where it is in its life."""
         if self.draining:
@@ -223,6 +241,7 @@ class Replica:
             lambda tokens: cost.seconds(tokens, 0),
         )
         book.estimated(work, load.running, load.waiting, load.kv_usage, now)
+        self.stall.told(work, load.running, load.kv_usage, now)
 
     def take_digest(self, digest: Digest, made_at: float) -> None:
         """Take a digest; one of another life of its cache says nothing.
@@ -251,14 +270,20 @@ class Replica:
         """Note which models it serves."""
         if models != self.models:
             self.models = models
-            self._calibration.serves(self.slot, models[0] if models else "")
+            self._calibration.serves(self.slot, self.model)
+            self._outliers.serves(self.slot, self.model)
             self._changed()
 
     def passed(self, now: float, warming_seconds: float, draining: bool = False) -> None:
         """Note that a probe was answered as it should be."""
         if not draining:
             # Before it is ready: whoever hears of that must know that it warms.
-            self.warms(now, warming_seconds)
+            if self.health.returns(now):
+                # Half open: one request first, and more bit by bit, until one has been served.
+                self._on_trial, self.warm_at = True, now + warming_seconds
+                self._outliers.returned(self.slot)
+            else:
+                self.warms(now, warming_seconds)
         self.health.probe_passed(now, draining=draining)
 
     def warms(self, now: float, warming_seconds: float) -> None:
@@ -292,6 +317,9 @@ class Replica:
         self._left = True
         self.load.leave()
         self._calibration.leave(self.slot)
+        self._outliers.leave(self.slot)
+        # What still runs here is nothing to whoever has the slot next.
+        self.stall.leave()
         self._board.give_back(self.slot)
 
     def _restarted(self) -> None:
@@ -301,9 +329,22 @@ class Replica:
         self._forget_digest()
         self.load.forget_report()
         self._calibration.restarted(self.slot)
+        self._outliers.restarted(self.slot)
+        self.stall.clear()
+        self._on_trial = False
         self.health.restarted()
         self.warm_at = None
         self.mismatch = False
+        self._changed()
+
+    def _slow(self, now: float) -> None:
+        self.stall.clear()
+        self.health.slow(now)
+
+    def _stands_otherwise(self) -> None:
+        if self._on_trial and not self.health.on_trial and self.health.standing is Standing.READY:
+            # A request was served: the trial is over.
+            self._on_trial, self.warm_at = False, float("-inf")
         self._changed()
 
     def _forget_digest(self) -> None:

@@ -20,7 +20,7 @@ _SOURCE_MENDS = {
 }
 _STATE_MENDS = {
     "down": "look at its process and log; it is routed to again as soon as it answers",
-    "suspect": "its last probes or answers failed: see its log and load, and fleet.probe_timeout_seconds",
+    "suspect": "its last probes or answers failed: see its log and load, and fleet.hung",
     "joining": "it is loading, or its name or model is not known yet; see its log",
 }
 

@@ -20,7 +20,7 @@ def _ready() -> Health:
 def test_it_joins_only_by_a_probe() -> None:
     health = Health(2)
     for _ in range(5):
-        health.probe_failed(0.0, 2.0)
+        health.probe_failed(0.0, 0.0)
         health.unreachable()
         health.answer_succeeded()
     assert _standing(health) is Standing.JOINING
@@ -28,9 +28,9 @@ def test_it_joins_only_by_a_probe() -> None:
 
 def test_one_failed_probe_is_chance_two_are_not() -> None:
     health = _ready()
-    health.probe_failed(1.0, 2.0)
+    health.probe_failed(1.0, 0.5)
     assert _standing(health) is Standing.READY
-    health.probe_failed(2.0, 2.0)
+    health.probe_failed(2.0, 1.5)
     assert _standing(health) is Standing.SUSPECT
     health.probe_passed(3.0)
     assert _standing(health) is Standing.READY
@@ -40,10 +40,10 @@ def test_a_busy_replica_that_still_answers_is_not_suspect() -> None:
     health = _ready()
     for second in range(10):
         health.heard(float(second))
-        health.probe_failed(second + 0.5, quiet_seconds=2.0)
+        health.probe_failed(second + 0.5, asked_at=second - 0.1)
     assert _standing(health) is Standing.READY
-    health.probe_failed(20.0, 2.0)
-    health.probe_failed(21.0, 2.0)
+    health.probe_failed(20.0, 19.0)
+    health.probe_failed(21.0, 20.0)
     assert _standing(health) is Standing.SUSPECT
 
 
@@ -87,13 +87,13 @@ def test_not_ready_is_told_by_the_replica_itself() -> None:
     health.not_ready()
     assert _standing(health) is Standing.JOINING
     for _ in range(5):
-        health.probe_failed(9.0, 0.0)
+        health.probe_failed(9.0, 8.0)
     assert _standing(health) is Standing.JOINING
     health.probe_passed(10.0)
     assert _standing(health) is Standing.READY
     health.unreachable()
-    health.probe_failed(11.0, 0.0)
-    health.probe_failed(12.0, 0.0)
+    health.probe_failed(11.0, 10.0)
+    health.probe_failed(12.0, 11.0)
     assert _standing(health) is Standing.DOWN
 
 
