@@ -139,8 +139,8 @@ def relay(
         raise click.BadParameter(
             f"{', '.join(sorted(unknown))}: not of {', '.join(NAMES)}", param_hint="--only"
         )
-    given = seconds or (QUICK_SECONDS if quick else 3.0)
-    options = read_options(RelayOptions, {"passes": passes, "seconds": given})
+    given = {"passes": passes, "seconds": QUICK_SECONDS if quick and seconds is None else seconds}
+    options = read_options(RelayOptions, {name: value for name, value in given.items() if value is not None})
     contenders, notices = choose(only, quick, peers_python)
     for notice in notices:
         click.echo(notice, err=True)

@@ -19,7 +19,9 @@ class RelayOptions(Options):
     passes: int = Field(
         2, ge=1, le=100, description="Over all cells, each router in turn; the least of them is told."
     )
-    seconds: float = Field(3.0, ge=0.1, le=600, description="Measured in each cell of a pass.")
+    seconds: float = Field(
+        3.0, ge=0.1, le=600, description="Measured in each cell of a pass: some thousand requests."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Runs a part of the bench as a child that never outlives its parent: `python -P child.py PARENT PART ...`.
 
-PARENT is the parent's process id. Parts: `mock PORT...`, `caller`, and `run COMMAND...`, which turns into another program.
+PARENT is the parent's process id. The parts are `mock PORT...`, `caller`, and `run COMMAND...`, which becomes
+another program.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from loadgen.bench.relay.exchange import (
 )
 
 _LARGEST_HEAD_BYTES = 64 * 1024
+_CHAT = b"POST /v1/chat/completions "
 _AT_ONCE = b"%09d" % 0
 _PAGES = {
     b"/health": (b"application/json", b"{}"),
@@ -75,13 +76,13 @@ class Replica(asyncio.Protocol):
             self._parts = [request]
             return
         self._parts, self._missing = [], 0
-        if request.startswith(b"GET "):
-            self._page(request)
-        else:
+        if request.startswith(_CHAT):
             self._answer(request[end + 4 :])
+        else:
+            self._page(request.split(b" ", 2)[1])
 
-    def _page(self, request: bytes) -> None:
-        found = _PAGES.get(request.split(b" ", 2)[1])
+    def _page(self, path: bytes) -> None:
+        found = _PAGES.get(path)
         answer = _response(b"200 OK", *found) if found else _response(b"404 Not Found", b"text/plain", b"")
         self._transport.write(answer)
 

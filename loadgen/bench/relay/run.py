@@ -16,7 +16,7 @@ _WARM_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One reading of one cell: CPU time in microseconds for each unit, a request or an event; shares of a core."""
+    """One reading of one cell: CPU time for each unit, a request or an event, and in shares of a core."""
 
     units: int
     router_microseconds: float

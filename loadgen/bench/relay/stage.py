@@ -30,6 +30,8 @@ _STOP_SECONDS = 5.0
 _TRY_SECONDS = 0.1
 # What an order may take beyond its seconds.
 _ORDER_SECONDS = 60.0
+# A line a request; only the end is ever shown.
+_LARGEST_LOG_BYTES = 16 << 20
 
 
 class Stage:
@@ -42,6 +44,7 @@ class Stage:
         self._contenders = contenders
         self._children: dict[str, Child] = {}
         self._ports: dict[str, int] = {}
+        self._replicas = free_ports(REPLICAS)
         self._folder = Path()
         self._caller: Process | None = None
         self.key = secrets.token_hex(16)
@@ -95,21 +98,28 @@ class Stage:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def call(self, order: Order) -> Reading:
-        """Have the caller carry out an order; LaunchError if it dies."""
+        """Have the caller carry out an order; LaunchError if it dies, or a router does."""
         caller = self._caller
         if caller is None or caller.stdin is None or caller.stdout is None:
             raise RuntimeError("call is for what runs between async with")
         caller.stdin.write(orjson.dumps(asdict(order)) + b"\n")
         limit = order.warm_seconds + order.seconds + _ORDER_SECONDS
-        line = await asyncio.wait_for(caller.stdout.readline(), limit)
+        try:
+            line = await asyncio.wait_for(caller.stdout.readline(), limit)
+        except TimeoutError:
+            raise LaunchError(f"the caller did not end within {limit:.0f} s") from None
+        for child in self._children.values():
+            if (how := child.ended()) is not None:
+                raise child.failure(how)
+            if child.log.stat().st_size > _LARGEST_LOG_BYTES:
+                os.truncate(child.log, 0)
         if not line:
             raise LaunchError("the caller has died; what it said stands above")
         return Reading(**orjson.loads(line))
 
     async def _start(self) -> None:
         count = len(self._contenders)
-        ports = free_ports(REPLICAS + 2 * count)
-        self._replicas, rest = ports[:REPLICAS], ports[REPLICAS:]
+        ports = free_ports(2 * count)
         self._spawn("mock replicas", ["mock", *map(str, self._replicas)])
         self._caller = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", _CHILD, str(os.getpid()), "caller"),
@@ -118,7 +128,7 @@ class Stage:
             start_new_session=True,
         )
         await self._until_answers("mock replicas", self.direct_port)
-        for contender, port, metrics_port in zip(self._contenders, rest[:count], rest[count:], strict=True):
+        for contender, port, metrics_port in zip(self._contenders, ports[:count], ports[count:], strict=True):
             folder = self._folder / contender.name
             folder.mkdir()
             self._ports[contender.name] = port
@@ -129,7 +139,8 @@ class Stage:
 
     def _spawn(self, name: str, arguments: Sequence[str]) -> None:
         log = self._folder / f"{name.replace(' ', '-')}.log"
-        with log.open("wb") as file:
+        # Appended to, so that it can be cut meanwhile.
+        with log.open("ab") as file:
             process = subprocess.Popen(
                 [sys.executable, "-P", _CHILD, str(os.getpid()), *arguments],
                 stdin=subprocess.DEVNULL,
