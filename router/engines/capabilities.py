@@ -27,6 +27,7 @@ class Matter(StrEnum):
     HASH_ALGORITHM = "hash algorithm"
     KV_EVENTS = "KV events"
     RESTART = "restart"
+    CONTINUATION = "continued streams"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Capability:
 
 _BY_MEAN = Capability(Told.ESTIMATED, "requests that wait, at the mean prefill of this router's own")
 _UNTOLD = Capability(Told.ABSENT, "not told")
+_CUT = Capability(Told.ABSENT, "its streams do not tell token ids: one that breaks off ends with an error")
 
 _VLLM = {
     Matter.LOAD: Capability(Told.EXACT, "/metrics, the sum of all engines; not with --disable-log-stats"),
@@ -54,6 +56,10 @@ _VLLM = {
     ),
     Matter.RESTART: Capability(
         Told.EXACT, "process_start_time_seconds in /metrics; not with several API servers"
+    ),
+    Matter.CONTINUATION: Capability(
+        Told.EXACT,
+        "return_token_ids, of versions that have it; text alone, and nothing that looks back on the answer",
     ),
 }
 _SGLANG = {
@@ -72,6 +78,7 @@ _SGLANG = {
     Matter.RESTART: Capability(
         Told.ESTIMATED, "another random_seed in /server_info; not where --random-seed fixes it"
     ),
+    Matter.CONTINUATION: _CUT,
 }
 _TRTLLM = {
     Matter.LOAD: Capability(
@@ -92,6 +99,7 @@ _TRTLLM = {
     Matter.RESTART: Capability(
         Told.ESTIMATED, "process_start_time_seconds, where its /prometheus/metrics has it"
     ),
+    Matter.CONTINUATION: _CUT,
 }
 _LLAMACPP = {
     Matter.LOAD: Capability(
@@ -107,6 +115,7 @@ _LLAMACPP = {
         Told.ESTIMATED,
         "another media_marker in /props of newer builds, unless LLAMA_MEDIA_MARKER fixes it",
     ),
+    Matter.CONTINUATION: _CUT,
 }
 _PLAIN = {
     **dict.fromkeys(Matter, _UNTOLD),
@@ -114,6 +123,7 @@ _PLAIN = {
     Matter.QUEUED_WORK: Capability(Told.ESTIMATED, "the prefills that this router sent there itself"),
     Matter.CACHED_TOKENS: Capability(Told.ABSENT, "not expected; counted where usage tells them"),
     Matter.RESTART: Capability(Told.ESTIMATED, "nothing listened at its address for a while"),
+    Matter.CONTINUATION: _CUT,
 }
 
 CAPABILITIES: Mapping[str, Mapping[Matter, Capability]] = MappingProxyType(

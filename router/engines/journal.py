@@ -48,6 +48,9 @@ class Journal:
         if end > at + len(_IDS):
             self._ids += event[at + len(_IDS) : end]
             self._ids += b","
+            if len(self._ids) > _MOST_BYTES:
+                self._lost = True
+                self._ids.clear()
         event = event[:at] + event[end + 1 :]
         if _ENDED in event:
             self._ended = True
@@ -98,8 +101,8 @@ class Journal:
             self._first = self._first or event
 
     def _is_told(self) -> bool:
-        """Say whether what was told as token ids are such, and not more than any answer has."""
-        return len(self._ids) <= _MOST_BYTES and not self._ids.translate(None, b"0123456789,")
+        """Say whether what was told as token ids are such."""
+        return not self._ids.translate(None, b"0123456789,")
 
     def _head(self) -> dict[str, Any]:
         """Return the first event's JSON, empty where it has none."""

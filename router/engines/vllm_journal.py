@@ -15,7 +15,6 @@ from router.wire.sse import DONE, encode_event, event_data
 _PROMPT_IDS = b',"prompt_token_ids":['
 # Where the text of a choice begins. Quotes within texts are escaped, so that this is a member's name.
 _TEXT = {"/v1/chat/completions": b'"content":"', "/v1/completions": b'"text":"'}
-_QUOTE = ord('"')
 # What a parser made of the tokens: its state is not to be had.
 _PARSED = re.compile(rb'"(?:reasoning|reasoning_content)":"[^"]|"tool_calls":\[\{')
 _DEFAULT_COMPLETION_TOKENS = 16
@@ -119,7 +118,7 @@ class VllmJournal(Journal):
             event = self._cut_prompt(event)
         event = super().take(event)
         at = event.find(self._text)
-        if (at >= 0 and event[at + len(self._text)] != _QUOTE) or self._ended:
+        if (at >= 0 and not event.startswith(b'"', at + len(self._text))) or self._ended:
             self._shown = len(self._ids)
         if (b'"reasoning' in event or b'"tool_calls' in event) and _PARSED.search(event):
             self._lost = True
@@ -153,6 +152,7 @@ class VllmJournal(Journal):
             "return_token_ids": True,
         }
         self._taken_up = sent
+        self._text = _TEXT["/v1/completions"]
         known = json.dumps(fields, ensure_ascii=False).encode()
         prompt = self._prompt + (b"," + bytes(self._ids[:-1]) if sent else b"")
         return "/v1/completions", [known[:-1], b',"prompt":[', prompt, b"]}"]

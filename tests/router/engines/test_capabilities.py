@@ -12,6 +12,7 @@ from router.config import EventOptions
 from router.engines.capabilities import CAPABILITIES, Matter, Told
 from router.engines.detect import engine_of
 from router.engines.engine import EngineFacts, EngineLoad
+from router.gateway.continuation import journal_of
 from router.gateway.usage import AnswerReader
 from tests.router.engines.scripted_engines import ENGINES, served
 
@@ -26,6 +27,7 @@ ROWS = {
     Matter.HASH_ALGORITHM: "hash algorithm",
     Matter.KV_EVENTS: "what its cache holds",
     Matter.RESTART: "restart",
+    Matter.CONTINUATION: "streams that go on elsewhere",
 }
 # What engines say at the end of an answer, with the flags that the table names.
 USAGES = {
@@ -73,6 +75,7 @@ def tells(seen: Seen, matter: Matter) -> Told:
         Matter.HASH_ALGORITHM: facts.hash_algorithm != "",
         Matter.KV_EVENTS: bool(facts.events),
         Matter.RESTART: facts.process != "",
+        Matter.CONTINUATION: journal_of(facts.engine, "/v1/completions") is not None,
     }
     if exact[matter]:
         return Told.EXACT
