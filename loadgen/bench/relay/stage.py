@@ -25,7 +25,7 @@ from loadgen.children import Child, LaunchError, free_ports, stop_children
 
 REPLICAS = 4
 _CHILD = str(Path(__file__).with_name("child.py"))
-_READY_SECONDS = 60.0
+_READY_SECONDS = 30.0
 _STOP_SECONDS = 5.0
 _TRY_SECONDS = 0.1
 # What an order may take beyond its seconds.

@@ -22,7 +22,8 @@ def parts_of(record: dict[str, Any]) -> Iterator[Part]:
     delays = [cell for cell in record["cells"] if cell["what"] == "delay"]
     names = [cell["name"] for cell in costs]
     yield _cost_table(record["routers"], names)
-    yield _ratio_table(record["routers"], names)
+    if any(router["memory_ratio"] is not None for router in record["routers"]):
+        yield _ratio_table(record["routers"], names)
     if delays:
         yield _delay_table(record["routers"], delays)
     yield _own_table(record["routers"], costs)
@@ -52,14 +53,11 @@ def _cost_table(routers: Sequence[dict[str, Any]], names: Sequence[str]) -> Tabl
 
 
 def _ratio_table(routers: Sequence[dict[str, Any]], names: Sequence[str]) -> Table:
-    def shown(ratio: float | None) -> str:
-        return "" if ratio is None else f"{ratio:.2f}"
-
     rows = tuple(
         (
             router["name"],
-            *(shown(router["costs"][name]["ratio"]) for name in names),
-            shown(router["memory_ratio"]),
+            *(f"{router['costs'][name]['ratio']:.2f}" for name in names),
+            f"{router['memory_ratio']:.2f}",
         )
         for router in routers
     )
