@@ -13,7 +13,9 @@ from router.config import RouterConfig
 from router.gateway.core import DRAIN_STEP_SECONDS, Core
 from router.gateway.frame import frame
 from router.gateway.gateway import Gateway
+from router.gateway.tunnel import Tunnel
 from router.gateway.waiting import WaitingRoom
+from router.http.server import HttpServer
 from router.observe.tracing import start_tracing
 from router.wire.http_server import JsonErrorRunner
 
@@ -42,17 +44,26 @@ class Router:
         )
         core.fleet.on_change(self._room.changed)
         self._tracing = start_tracing(config.observe.traces)
-        self.gateway = Gateway(
-            core.serving, core.fleet, core.preparer, self._room, core.metrics, self._tracing
-        )
         self._runners = self._build_runners()
+        self.gateway = Gateway(
+            core.serving,
+            core.fleet,
+            core.preparer,
+            self._room,
+            core.metrics,
+            self._tracing,
+            Tunnel(self._control_server),
+            lambda: core.control.draining,
+        )
+        self._server = HttpServer(self.gateway.serve, lambda: core.serving.config.limits)
         self.address = ""
         self.control_address = ""
 
     async def start(self) -> None:
         """Listen, and begin to watch the fleet."""
         listen, control = self._config.listen, self._config.control
-        self.address = await _listen(self._runners[0], listen.host, listen.port)
+        await self._runners[0].setup()
+        self.address = await self._server.listen(listen.host, listen.port)
         self.control_address = self.address
         if control.port is not None:
             self.control_address = await _listen(self._runners[1], control.host, control.port)
@@ -79,20 +90,20 @@ class Router:
             last.push_async_callback(self._tracing.close)
             for runner in reversed(self._runners):
                 last.push_async_callback(runner.cleanup)
+            last.push_async_callback(self._server.close)
             last.push_async_callback(self._cut)
 
     async def _cut(self) -> None:
         """Break off the answers under way: streams end in an error event, and are not taken for whole."""
-        self.core.upstream.cut()
+        self.core.pool.cut()
         for _ in range(_CUT_STEPS):
             if not self.gateway.held:
                 break
             await asyncio.sleep(DRAIN_STEP_SECONDS)
 
     def _build_runners(self) -> list[web.AppRunner]:
-        """Build one server for the API, and one for control where it has a port of its own."""
+        """Build what serves control: behind the API's port, and on a port of its own where it has one."""
         api, control = (web.Application(middlewares=[frame(lambda: self.control.draining)]) for _ in range(2))
-        self.gateway.add_to(api.router)
         self.control.add_probes_to(api.router)
         applications = [api]
         if self._config.control.port is None:
@@ -105,8 +116,6 @@ class Router:
             JsonErrorRunner(
                 application,
                 access_log=None,
-                # Otherwise a client that leaves before a plain answer is there would not be noticed.
-                handler_cancellation=True,
                 # Draining has waited already: what still runs when the runner is closed is cut.
                 shutdown_timeout=0.5,
                 max_line_size=_HEADER_BYTES,
@@ -114,6 +123,12 @@ class Router:
             )
             for application in applications
         ]
+
+    def _control_server(self) -> asyncio.BaseProtocol:
+        """Return what serves one connection to the control plane behind the API's port."""
+        server = self._runners[0].server
+        assert server is not None
+        return server()
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int) -> str:

@@ -1,162 +1,224 @@
-"""Passes one replica's answer to the client, byte for byte, and notes what it says about itself."""
+"""Passes one answer to the client, byte for byte, as it comes, and notes what it says about itself."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Protocol
 
-import aiohttp
-from aiohttp import web
-
-from router.config import LimitOptions
-from router.gateway.headers import towards_client
 from router.gateway.usage import AnswerReader
-from router.wire.errors import ApiError, Source, error_body
+from router.http.exchange import Exchange
+from router.http.failures import BrokenOff, Stopped, UpstreamError
+from router.http.headers import Field
+from router.http.reply import Reply
+from router.wire.errors import error_body
 from router.wire.sse import EventCutter, encode_event
 
 # Answers up to this size are gathered before anything is sent: their usage can be read, and a replica that
-# dies within one is answered with a proper error.
-_GATHERED_BYTES = 1024 * 1024
-# What reading from a replica raises when it is gone or silent; a client that is gone raises otherwise.
-_BROKEN = (
-    aiohttp.ClientPayloadError,
-    aiohttp.ClientConnectionError,
-    TimeoutError,
-)
+# dies within one is answered with a proper error. No larger, as a client that does not read holds it.
+_GATHERED_BYTES = 128 * 1024
+# Behind so many bytes of a longer answer, its usage is looked for.
+_TAIL_BYTES = 8 * 1024
+# A longer event is passed on in pieces.
+_EVENT_BYTES = 128 * 1024
 
 
-class Answer:
-    """One answer on its way. `on_bytes` is called for every chunk that a replica sends."""
+class Filter(Protocol):
+    """Reads whole events on their way to the client, and may change them."""
+
+    def take(self, events: bytes) -> bytes:
+        """Return what the client gets of these events."""
+
+
+class BodyAnswer:
+    """An answer that is no stream of events; a small one is sent only once it is whole.
+
+    `over` is done when nothing more comes. Where it is `broken` before anything was sent, the client can be
+    told properly; after that, its connection was closed within the body.
+    """
+
+    def __init__(
+        self, exchange: Exchange, reply: Reply, fields: list[Field], began: Callable[[], None]
+    ) -> None:
+        """`fields` are the headers for the client; `began` is called at the first byte of the body."""
+        self._exchange = exchange
+        self._reply = reply
+        self._fields = fields
+        self._began = began
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._gathers = (
+            exchange.content_type == b"application/json" and b"content-encoding" not in exchange.headers.bytes
+        )
+        self._tail = b""
+        self.reader = AnswerReader()
+        self.broken: UpstreamError | None = None
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def begin(self) -> None:
+        """Take the body from now on."""
+        self._reply.fill_from(self._exchange)
+        if not self._gathers:
+            self._reply.start(self._exchange.status, self._fields, self._exchange.content_length)
+        self._exchange.deliver(self)
+
+    def received(self, data: bytes) -> None:
+        """Take a piece of the body."""
+        if self._began is not _nothing:
+            began, self._began = self._began, _nothing
+            began()
+        if not self._gathers:
+            self._reply.write(data)
+            if self._gathered_bytes:
+                self._tail = (self._tail + data)[-_TAIL_BYTES:]
+            return
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes > _GATHERED_BYTES:
+            self._gathers = False
+            gathered = b"".join(self._gathered)
+            self._gathered.clear()
+            self._tail = gathered[-_TAIL_BYTES:]
+            self._reply.start(self._exchange.status, self._fields, self._exchange.content_length)
+            self._reply.write(gathered)
+
+    def flush(self) -> None:
+        """Nothing is held back for company."""
+
+    def finished(self, error: UpstreamError | None) -> None:
+        """Take the end."""
+        self._reply.fill_from(None)
+        self.broken = error
+        status = self._exchange.status
+        if self._gathers:
+            if error is None:
+                body = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
+                if status == 200:
+                    self.reader.read_body(body)
+                self._reply.whole(status, self._fields, body)
+        elif error is None:
+            if self._tail and status == 200:
+                self.reader.read_tail(self._tail)
+            self._reply.end()
+        else:
+            self._reply.break_off()
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+class EventAnswer:
+    """A stream of events. `over` is done when nothing more comes: then it is `whole`, or `broken`.
+
+    A broken one can go on with another replica's events, or is ended by `give_up`: never cleanly, as clients
+    would take it for whole.
+    """
 
     def __init__(
         self,
-        upstream: aiohttp.ClientResponse,
-        limits: LimitOptions,
-        headers: Mapping[str, str],
+        reply: Reply,
         choices: int,
-        on_bytes: Callable[[], None],
-        cutting: Callable[[], bool],
+        withhold_usage: bool,
+        heard: Callable[[], None],
+        through: Filter | None = None,
     ) -> None:
-        """`headers` are the router's own, added to the replica's; `choices` as in AnswerReader.
+        """`choices` as in AnswerReader; `withhold_usage` keeps back usage that no client asked for.
 
-        `cutting` says whether an answer that breaks off does so as the router ends.
+        `heard` is called with each piece that comes. Whole events pass `through`.
         """
-        self._upstream = upstream
-        self._limits = limits
-        self._headers = towards_client(upstream.headers)
-        self._headers.update(headers)
-        self._on_bytes = on_bytes
-        self._cutting = cutting
-        # Whether the replica broke off after bytes had reached the client.
-        self.broken_off = False
+        self._reply = reply
+        self._withhold_usage = withhold_usage
+        self._heard = heard
+        self._through = through
+        self._cutter = EventCutter(_EVENT_BYTES)
+        self._out: list[bytes] = []
         self.reader = AnswerReader(choices)
+        self.whole = False
+        self.broken: UpstreamError | None = None
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def pass_on(self, request: web.Request, withhold_usage: bool) -> web.StreamResponse:
-        """Send the answer; `withhold_usage` keeps back the usage chunk that the client did not ask for.
+    def begin(self, exchange: Exchange, fields: list[Field]) -> None:
+        """Send the head, and take the events from now on."""
+        names = {name for name, _ in fields}
+        if b"cache-control" not in names:
+            fields.append((b"cache-control", b"no-cache"))
+        if b"x-accel-buffering" not in names:
+            fields.append((b"x-accel-buffering", b"no"))
+        self._reply.start(200, fields, None)
+        self._take(exchange)
 
-        ApiError where the replica broke off before anything was sent; after that, `broken_off` is set and
-        the connection closed, so that the client sees that this is not the end.
-        """
-        readable = "content-encoding" not in self._headers
-        if readable and self._upstream.content_type == "text/event-stream" and self._upstream.status == 200:
-            return await self._stream_events(request, withhold_usage)
-        if readable and self._upstream.content_type == "application/json":
-            return await self._send_json(request)
-        return await self._send_opaque(request, b"")
+    def go_on(self, exchange: Exchange, heard: Callable[[], None], through: Filter) -> None:
+        """Take the rest from another replica."""
+        self._heard = heard
+        self._through = through
+        self._cutter = EventCutter(_EVENT_BYTES)
+        self.reader.failed = False
+        self.broken = None
+        self.over = asyncio.get_running_loop().create_future()
+        self._take(exchange)
 
-    async def _send_json(self, request: web.Request) -> web.StreamResponse:
-        gathered = bytearray()
-        try:
-            while len(gathered) < _GATHERED_BYTES and (chunk := await self._next(len(gathered) > 0)):
-                gathered += chunk
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise ApiError(
-                502, "the replica broke off its answer", source=Source.REPLICA, tried=True
-            ) from error
-        if self._upstream.content.at_eof():
-            if self._upstream.status == 200:
-                self.reader.read_body(bytes(gathered))
-            return web.Response(status=self._upstream.status, headers=self._headers, body=bytes(gathered))
-        return await self._send_opaque(request, bytes(gathered))
+    def give_up(self) -> None:
+        """Tell the client that this is not the end."""
+        self.reader.failed = True
+        body = (
+            error_body(503, "the router went down before the answer ended", code="router_stopped")
+            if isinstance(self.broken, Stopped)
+            else error_body(502, "the replica broke off its answer", code="replica_lost")
+        )
+        self._reply.write(encode_event(body))
+        self._reply.break_off()
 
-    async def _send_opaque(self, request: web.Request, gathered: bytes) -> web.StreamResponse:
-        response = web.StreamResponse(status=self._upstream.status, headers=self._headers)
-        response.content_length = self._upstream.content_length
-        await response.prepare(request)
-        if gathered:
-            await self._write(request, response, gathered)
-        started = bool(gathered)
-        try:
-            while chunk := await self._next(started):
-                started = True
-                await self._write(request, response, chunk)
-        except _BROKEN:
-            return self._break_off(request, response)
-        await response.write_eof()
-        return response
+    def received(self, data: bytes) -> None:
+        """Take a piece of the stream."""
+        self._heard()
+        if self._through is None and self._cutter.empty and self.reader.passes(data):
+            # Whole events of text: the usual case, told apart by scans in C.
+            self._out.append(data)
+            return
+        for event in self._cutter.feed(data):
+            self._send(event)
 
-    async def _stream_events(self, request: web.Request, withhold_usage: bool) -> web.StreamResponse:
-        self._headers.setdefault("Cache-Control", "no-cache")
-        self._headers.setdefault("X-Accel-Buffering", "no")
-        response = web.StreamResponse(status=200, headers=self._headers)
-        await response.prepare(request)
-        cutter = EventCutter()
-        started = False
-        try:
-            while chunk := await self._next(started):
-                started = True
-                await self._write_events(request, response, cutter.feed(chunk), withhold_usage)
-            rest = cutter.rest()
+    def flush(self) -> None:
+        """Send what came together as one."""
+        if self._out:
+            out, self._out = self._out, []
+            data = out[0] if len(out) == 1 else b"".join(out)
+            if data:
+                self._reply.write(data)
+
+    def finished(self, error: UpstreamError | None) -> None:
+        """Take the end."""
+        self._reply.fill_from(None)
+        if error is None:
+            rest = self._cutter.rest()
             if rest:
                 self.reader.read_event(rest)
-            whole = self.reader.finished
-            if rest and whole:
-                await self._write(request, response, rest)
-        except _BROKEN:
+            self.whole = self.reader.finished
+            if rest and self.whole:
+                self._out.append(rest)
+        else:
             # Choices may have ended one by one: only [DONE] tells that there were no more.
-            whole = self.reader.done
-        if not whole:
-            # Never a clean end for a cut answer: clients would take it for whole.
-            self.reader.failed = True
-            body = (
-                error_body(503, "the router went down before the answer ended", code="router_stopped")
-                if self._cutting()
-                else error_body(502, "the replica broke off its answer", code="replica_lost")
-            )
-            await self._write(request, response, encode_event(body))
-            return self._break_off(request, response)
-        await response.write_eof()
-        return response
+            self.whole = self.reader.done
+        self.flush()
+        if self.whole:
+            self._reply.end()
+        else:
+            self.broken = error or BrokenOff("the stream ended before its end")
+        if not self.over.done():
+            self.over.set_result(None)
 
-    def _break_off(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-        """Close the client's connection without the chunk that would end the answer."""
-        self.broken_off = True
-        if request.transport is not None:
-            request.transport.close()
-        return response
+    def _take(self, exchange: Exchange) -> None:
+        self._reply.fill_from(exchange)
+        exchange.deliver(self)
 
-    async def _write_events(
-        self, request: web.Request, response: web.StreamResponse, events: list[bytes], withhold_usage: bool
-    ) -> None:
-        sent = [event for event in events if not (self.reader.read_event(event) and withhold_usage)]
-        if sent:
-            await self._write(request, response, b"".join(sent))
+    def _send(self, event: bytes) -> None:
+        if self._through is not None:
+            event = self._through.take(event)
+            if not event:
+                return
+        if self.reader.read_event(event) and self._withhold_usage:
+            return
+        self._out.append(event)
 
-    async def _write(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
-        """Write to the client; one that takes nothing for too long is cut off like one that left."""
-        try:
-            async with asyncio.timeout(self._limits.write_seconds):
-                await response.write(data)
-        except TimeoutError as error:
-            if request.transport is not None:
-                request.transport.abort()
-            raise ConnectionResetError("the client does not read") from error
 
-    async def _next(self, started: bool) -> bytes:
-        """Return the next chunk, empty at the end; TimeoutError after too long a silence."""
-        limit = self._limits.idle_seconds if started else self._limits.first_byte_seconds
-        async with asyncio.timeout(limit):
-            chunk = await self._upstream.content.readany()
-        if chunk:
-            self._on_bytes()
-        return chunk
+def _nothing() -> None:
+    """Stands where nobody is to be told any more."""

@@ -20,7 +20,7 @@ from router.gateway.control import Control
 from router.gateway.handover import Handover
 from router.gateway.prepare import Preparer
 from router.gateway.serving import Lasting, Serving, check_policies, fixed_changes
-from router.gateway.upstream import Upstream
+from router.http.pool import Pool
 from router.observe.fingerprint import config_fingerprint, release
 from router.observe.layout.metrics import LayoutMetrics
 from router.observe.layout.watch import LayoutWatch
@@ -51,7 +51,7 @@ class Core:
         if watch is not None:
             self.metrics.registry.register(LayoutMetrics(watch))
         self.preparer = Preparer(config.chain, config.models, config.limits, watch)
-        self.upstream = Upstream(config.limits)
+        self.pool = Pool(lambda: self.serving.config.limits)
         # Probes never wait behind requests, nor follow what a replica says or the environment proxies.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=config.limits.idle_connection_seconds),
@@ -69,7 +69,7 @@ class Core:
         self._lasting = Lasting(
             fleet=self.fleet,
             preparer=self.preparer,
-            upstream=self.upstream,
+            pool=self.pool,
             metrics=self.metrics,
             watch=watch,
             sightings=Sightings(),
@@ -103,7 +103,7 @@ class Core:
         before, self.serving = self.serving, Serving.build(config, self._lasting, self.serving)
         if before.shadows is not self.serving.shadows:
             before.shadows.give_way(self.serving.shadows)
-        self.preparer.limits = self.upstream.limits = config.limits
+        self.preparer.limits = config.limits
         self.fleet.options = config.fleet
         self._static.replace(config.fleet.replicas)
         logging.getLogger().setLevel(config.observe.log_level.upper())
@@ -127,7 +127,7 @@ class Core:
         async with AsyncExitStack() as last:
             # What is named last goes first.
             last.callback(self.preparer.close)
-            last.push_async_callback(self.upstream.close)
+            last.push_async_callback(self.pool.close)
             last.push_async_callback(self._session.close)
             if self._redis is not None:
                 last.push_async_callback(self._redis.close)

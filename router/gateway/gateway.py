@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from functools import partial
 from time import monotonic, time
 
-from aiohttp import web
+import orjson
 
 from router.fleet.fleet import Fleet
-from router.gateway.frame import REQUEST_ID
+from router.gateway.headers import REQUEST_ID_HEADER, fit_request_id
+from router.gateway.keyring import Keyring
 from router.gateway.passage import Passage
 from router.gateway.prepare import READERS, Preparer
 from router.gateway.serving import Serving
+from router.gateway.tunnel import Tunnel
 from router.gateway.waiting import WaitingRoom
 from router.gateway.walk import Unreached
+from router.http.headers import Field
+from router.http.reply import Reply
+from router.http.request import Request
 from router.observe.metrics import RouterMetrics
 from router.observe.outcome import Outcome
 from router.observe.tracing import Tracing
-from router.wire.errors import ApiError, Source
-from router.wire.intake import read_body
+from router.wire.errors import ApiError, Source, error_body
+
+log = logging.getLogger("kvring.gateway")
 
 _STARTED = int(time())
+_JSON: Field = (b"content-type", b"application/json")
+_ID = REQUEST_ID_HEADER.encode()
 
 
 class Gateway:
-    """Handlers of the API. What serves can be replaced; a request stays with the parts it began with."""
+    """Serves the API. What serves can be replaced; a request stays with the parts it began with."""
 
     def __init__(
         self,
@@ -35,13 +45,18 @@ class Gateway:
         room: WaitingRoom,
         metrics: RouterMetrics,
         tracing: Tracing,
+        tunnel: Tunnel,
+        draining: Callable[[], bool],
     ) -> None:
+        """`tunnel` leads to what is no inference; while `draining`, connections end behind their answer."""
         self.serving = serving
         self._fleet = fleet
         self._preparer = preparer
         self._room = room
         self._metrics = metrics
         self._tracing = tracing
+        self._tunnel = tunnel
+        self._draining = draining
         self._held = 0
         metrics.in_flight.set_function(lambda: self._held)
 
@@ -50,40 +65,65 @@ class Gateway:
         """Requests in flight."""
         return self._held
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
-        """Add the API's routes."""
-        for path in READERS:
-            router.add_post(path, self.infer)
-        router.add_get("/v1/models", self.models)
+    async def serve(self, request: Request, reply: Reply) -> None:
+        """Answer whatever a client asks; an error in OpenAI's shape where that cannot be."""
+        request_id = fit_request_id(request.headers.bytes.get(_ID))
+        if self._draining():
+            reply.keep_alive = False
+        try:
+            if request.path in READERS and request.method == "POST":
+                await self._infer(request, request_id, reply)
+            elif request.refusal is not None:
+                raise request.refusal
+            elif request.path in READERS or (
+                request.path == "/v1/models" and request.method not in ("GET", "HEAD")
+            ):
+                allowed = "POST" if request.path in READERS else "GET, HEAD"
+                refusal = error_body(405, f"{request.method} {request.path}: Method Not Allowed")
+                _answer(reply, 405, refusal, request_id, [(b"allow", allowed.encode())])
+            elif request.path == "/v1/models":
+                _answer(reply, 200, self._models(), request_id)
+            else:
+                await self._tunnel.carry(request, request_id, reply)
+        except ApiError as error:
+            _refuse(reply, error.status, error.body(), request_id, error.headers())
+        except Exception:
+            log.exception("request %s failed", request_id)
+            _refuse(reply, 500, error_body(500, "the router failed"), request_id, {})
 
-    async def infer(self, request: web.Request) -> web.StreamResponse:
+    async def _infer(self, request: Request, request_id: str, reply: Reply) -> None:
         """Serve one inference request: prepare, decide, relay."""
         serving = self.serving
         limits = serving.config.limits
+        fields = request.headers.bytes
         started = monotonic()
         outcome = Outcome(
-            request_id=request[REQUEST_ID],
+            request_id=request_id,
             path=request.path,
             arrived_at=started,
-            client_retry=_digits(request.headers.get("x-stainless-retry-count", "0")),
+            client_retry=_digits(fields.get(b"x-stainless-retry-count", b"0")),
         )
-        trace = self._tracing.begin(request.headers, request.path, outcome.request_id)
+        trace = self._tracing.begin(request.headers, request.path, request_id)
         outcome.trace_id = trace.trace_id
         self._held += 1
         passage: Passage | None = None
         try:
+            if request.refusal is not None:
+                raise request.refusal
+            _admit(serving.keyring, fields)
             if self._held > limits.in_flight:
-                self._metrics.shed.labels("in_flight").inc()
+                self._metrics.of(self._metrics.shed, "in_flight").inc()
                 raise ApiError(
                     503, "too many requests in flight", source=Source.ROUTER, retry_after_seconds=1
                 )
-            raw = await read_body(request, limits.body_bytes, limits.body_seconds)
-            session = request.headers.get(serving.config.sessions.header)
-            prepared = await self._preparer.prepare(request.path, raw, session)
+            session = fields.get(serving.session_header)
+            prepared = await self._preparer.prepare(
+                request.path, request.body, session.decode("latin-1") if session else None
+            )
             outcome.model, outcome.tier = prepared.ask.model, prepared.tier
             outcome.prompt_tokens, outcome.turn = prepared.ask.prompt_tokens, prepared.turn
-            passage = Passage(request, prepared, outcome, trace)
-            return await self._serve(serving, passage)
+            passage = Passage(request, reply, prepared, outcome, trace)
+            await self._serve(serving, passage)
         except ApiError as error:
             outcome.status = error.status
             if outcome.replica:
@@ -91,7 +131,7 @@ class Gateway:
             else:
                 outcome.result = "client_error" if error.source is Source.CLIENT else "refused"
             raise
-        except (asyncio.CancelledError, ConnectionResetError):
+        except asyncio.CancelledError:
             outcome.status, outcome.result = 499, "client_closed"
             raise
         except Exception:
@@ -109,7 +149,7 @@ class Gateway:
             serving.ledger.enter(outcome)
             trace.ended(outcome)
 
-    async def _serve(self, serving: Serving, passage: Passage) -> web.StreamResponse:
+    async def _serve(self, serving: Serving, passage: Passage) -> None:
         """Decide and relay; where nobody could be connected to, once more as if it had just come."""
         unreached: Unreached | None = None
         while True:
@@ -162,14 +202,33 @@ class Gateway:
         )
         return None
 
-    async def models(self, request: web.Request) -> web.Response:
+    def _models(self) -> bytes:
         """List the models that routable replicas serve."""
         cards = [
             {"id": model, "object": "model", "created": _STARTED, "owned_by": "kvring"}
             | ({"max_model_len": length} if (length := self._fleet.context_tokens(model)) else {})
             for model in self._fleet.models()
         ]
-        return web.json_response({"object": "list", "data": cards})
+        return orjson.dumps({"object": "list", "data": cards})
+
+
+def _admit(keyring: Keyring, fields: dict[bytes, bytes]) -> None:
+    """ApiError 401 where the key is none of ours."""
+    if keyring.name_of(fields.get(b"authorization"), fields.get(b"x-api-key")) is None:
+        raise ApiError(401, "the API key is missing or not known", code="invalid_api_key")
+
+
+def _answer(reply: Reply, status: int, body: bytes, request_id: str, more: list[Field] | None = None) -> None:
+    reply.whole(status, [_JSON, (_ID, request_id.encode()), *(more or ())], body)
+
+
+def _refuse(reply: Reply, status: int, body: bytes, request_id: str, headers: dict[str, str]) -> None:
+    """Answer with an error, or, where an answer has begun, let nobody take it for whole."""
+    if reply.started:
+        if not reply.ended:
+            reply.break_off()
+        return
+    _answer(reply, status, body, request_id, [(k.encode(), v.encode()) for k, v in headers.items()])
 
 
 def _others_first() -> ApiError:
@@ -182,6 +241,6 @@ def _others_first() -> ApiError:
     )
 
 
-def _digits(text: str) -> str:
+def _digits(text: bytes) -> str:
     """Return a header's number as it may be logged."""
-    return text[:4] if text.isascii() and text.isdigit() else "-"
+    return text[:4].decode() if text.isdigit() else "-"

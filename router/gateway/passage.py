@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from aiohttp import web
-
 from router.gateway.prepare import Prepared
 from router.gateway.waiting import Turn
+from router.http.reply import Reply
+from router.http.request import Request
 from router.observe.outcome import Outcome
 from router.observe.tracing import Trace
 from router.observe.witness import Decision
@@ -22,12 +22,15 @@ class Passage:
     its right to be on a replica before its first byte.
     """
 
-    request: web.Request
+    request: Request
+    reply: Reply
     prepared: Prepared
     outcome: Outcome
     trace: Trace
     decision: Decision | None = None
     turn: Turn | None = None
+    # What goes to every replica that is tried.
+    common_headers: bytes = b""
     wait_until: float = inf
 
     def end_turn(self) -> None:

@@ -1,213 +1,190 @@
-"""The relay: walks down a ranking until a replica answers, and passes that answer on."""
+"""The relay: walks down a ranking until a replica answers, and has that answer delivered."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import monotonic
-
-import aiohttp
-from aiohttp import web
-from multidict import CIMultiDict
 
 from router.config import LimitOptions, ObserveOptions
 from router.fleet.fleet import Fleet
-from router.fleet.load import Lease
 from router.fleet.replica import Replica
-from router.gateway.answer import Answer
-from router.gateway.headers import own_headers, towards_replica
+from router.gateway.budget import RetryBudget
+from router.gateway.delivery import Delivery
+from router.gateway.headers import towards_replica
 from router.gateway.passage import Passage
-from router.gateway.timing import prefill_seconds
-from router.gateway.upstream import Refused, Stopped, Upstream, UpstreamError, Vanished
+from router.gateway.prepare import Prepared
 from router.gateway.walk import Attempt, Walk
+from router.http.exchange import Exchange
+from router.http.failures import Refused, Stopped, UpstreamError, Vanished
+from router.http.origin import Origin
+from router.http.pool import Pool
 from router.observe.metrics import RouterMetrics
-from router.observe.outcome import Outcome
 from router.observe.witness import Decision, Witness
 from router.placement.ask import Choice
-from router.wire.errors import RAN_HEADER, TURNED_AWAY, ApiError
+from router.wire.errors import RAN_HEADER, TURNED_AWAY
 from router.wire.report import ORCA_HEADER, LoadReport
+
+_ORCA = ORCA_HEADER.encode()
+_RAN = RAN_HEADER.encode()
 
 
 class Relay:
-    """Dispatches requests. The witness is told of each that a replica accepted."""
+    """Dispatches requests."""
 
     def __init__(
         self,
         fleet: Fleet,
-        upstream: Upstream,
+        pool: Pool,
         witness: Witness,
         policy_name: str,
         limits: LimitOptions,
         observe: ObserveOptions,
         metrics: RouterMetrics,
+        keep_keys: bool,
     ) -> None:
+        """`keep_keys` says that clients' API keys are for the replicas, since the router asks for none."""
         self._fleet = fleet
-        self._upstream = upstream
-        self._witness = witness
-        self._policy_name = policy_name
+        self._pool = pool
         self._limits = limits
-        self._observe = observe
         self._metrics = metrics
+        self._keep_keys = keep_keys
+        self._budget = RetryBudget(limits)
+        self._delivery = Delivery(witness, policy_name, observe)
 
-    async def run(self, passage: Passage) -> web.StreamResponse:
+    async def run(self, passage: Passage) -> None:
         """Answer the request; ApiError where no replica does, Unreached where none could be connected to."""
-        request, outcome = passage.request, passage.outcome
-        headers = towards_replica(request.headers, request.remote, outcome.request_id)
         decision = passage.decision
         assert decision is not None
         ranking = decision.ranking
+        self._budget.earn()
         walk = Walk(min(self._limits.attempts, len(ranking)))
         while walk.to_try:
             choice = ranking[walk.next()]
             replica = self._fleet.by_name(choice.name)
             if replica is None:
                 continue
-            attempt = self._begin(passage, decision, choice, replica, headers)
+            attempt, context = self._begin(passage, decision, choice, replica)
+            origin = self._pool.origin(replica.url)
             try:
-                url = replica.url + request.path_qs
-                answer = await self._upstream.send(url, passage.prepared.body, headers, walk.fresh)
+                parts, size = self._written(passage, origin, context)
+                exchange = await self._pool.send(origin, parts, size, walk.fresh)
                 try:
-                    if not self._turned_away(attempt, answer, walk):
-                        return await self._pass_on(attempt, answer)
+                    if not self._turned_away(attempt, exchange, walk):
+                        return await self._pass_on(attempt, exchange)
                 finally:
                     # Wholly read, the connection is back in the pool already; else nobody wants the rest.
-                    answer.close()
+                    exchange.close()
             except UpstreamError as error:
-                self._failed(attempt, error, walk)
+                await self._failed(attempt, error, walk, origin)
             finally:
                 replica.load.close(attempt.lease)
-        raise walk.end(outcome) from walk.error
+        raise walk.end(passage.outcome) from walk.error
 
     def _begin(
-        self,
-        passage: Passage,
-        decision: Decision,
-        choice: Choice,
-        replica: Replica,
-        headers: CIMultiDict[str],
-    ) -> Attempt:
+        self, passage: Passage, decision: Decision, choice: Choice, replica: Replica
+    ) -> tuple[Attempt, Mapping[str, str] | None]:
+        """Count the request on a replica; return the attempt, and the trace context to send with it."""
         outcome = passage.outcome
         outcome.attempts += 1
         outcome.replica, outcome.reason = choice.name, choice.reason
         outcome.expected_tokens = choice.expected_tokens
-        passage.trace.sending(choice, outcome.attempts, headers)
+        context = None
+        if passage.trace.recorded:
+            client = passage.request.headers
+            context = {name: client[name] for name in ("traceparent", "tracestate") if name in client}
+            passage.trace.sending(choice, outcome.attempts, context)
         lease = replica.load.open(choice.prefill_seconds, monotonic(), outcome.prompt_tokens)
-        return Attempt(passage, decision, choice, replica, lease)
+        return Attempt(passage, decision, choice, replica, lease), context
 
-    def _turned_away(self, attempt: Attempt, answer: aiohttp.ClientResponse, walk: Walk) -> bool:
+    def _written(
+        self, passage: Passage, origin: Origin, context: Mapping[str, str] | None
+    ) -> tuple[list[bytes | memoryview], int]:
+        """Return the request as it is sent, in parts, and its size; the body is not copied."""
+        request = passage.request
+        common = passage.common_headers
+        if not common or context is not None:
+            common = towards_replica(request, passage.outcome.request_id, self._keep_keys, context)
+            passage.common_headers = common
+        body, size = _body(passage.prepared)
+        head = b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-length: %d\r\n%b\r\n" % (
+            request.target,
+            origin.authority,
+            size,
+            common,
+        )
+        return [head, *body], len(head) + size
+
+    def _turned_away(self, attempt: Attempt, exchange: Exchange, walk: Walk) -> bool:
         """Take in that there is an answer; say whether it is only that another should be asked."""
-        report = LoadReport.from_orca(answer.headers.get(ORCA_HEADER, ""))
+        fields = exchange.headers.bytes
+        orca = fields.get(_ORCA)
+        report = LoadReport.from_orca(orca.decode("latin-1")) if orca is not None else None
         attempt.replica.load.answered(attempt.lease, report, monotonic())
         walk.untouched = False
-        ran = RAN_HEADER in answer.headers
-        if answer.status not in TURNED_AWAY or not walk.to_try or (ran and walk.ran_once):
+        if exchange.status not in TURNED_AWAY or not walk.to_try:
+            return False
+        ran = _RAN in fields
+        if (ran and walk.ran_once) or not self._budget.spend():
             return False
         walk.ran_once = walk.ran_once or ran
-        self._note_failover(attempt, str(answer.status))
+        self._note_failover(attempt, str(exchange.status))
         return True
 
-    def _failed(self, attempt: Attempt, error: UpstreamError, walk: Walk) -> None:
+    async def _failed(self, attempt: Attempt, error: UpstreamError, walk: Walk, origin: Origin) -> None:
         """Take in that there is no answer; ApiError where no other may be asked."""
         walk.error = error
         health = attempt.replica.health
         if isinstance(error, Refused):
             health.unreachable()
             attempt.decision.not_reached(attempt.choice.name)
+            if walk.fresh:
+                # It was there a moment ago: what it may have begun has ended with it.
+                walk.ran_once = True
             self._note_failover(attempt, "refused")
             return
         walk.untouched = False
         if isinstance(error, Vanished):
-            if walk.ran_once:
-                health.unreachable()
-                raise walk.end(attempt.passage.outcome) from error
-            walk.ran_once = True
-            self._note_failover(attempt, "vanished")
-            if error.reused:
-                # Most likely only the idle connection was closed: the same replica, on a new one.
+            if error.stale and not walk.fresh:
+                # Only the idle connection was closed: the same replica, on a new one.
                 walk.once_more()
-            else:
+                self._note_failover(attempt, "stale")
+                return
+            if await self._pool.is_gone(origin):
                 health.unreachable()
                 attempt.decision.not_reached(attempt.choice.name)
-            return
-        if not isinstance(error, Stopped):
+                if not walk.ran_once:
+                    # Its process has ended, and with it what it may have begun: nobody computes this now.
+                    walk.ran_once = True
+                    self._note_failover(attempt, "gone")
+                    return
+            else:
+                health.answer_failed(monotonic())
+        elif not isinstance(error, Stopped):
             health.answer_failed(monotonic())
         raise walk.end(attempt.passage.outcome) from error
 
-    async def _pass_on(self, attempt: Attempt, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-        passage, replica = attempt.passage, attempt.replica
-        outcome, prepared = passage.outcome, passage.prepared
-        outcome.status = upstream.status
-        outcome.streamed = upstream.content_type == "text/event-stream"
-        outcome.block_tokens = replica.block_tokens
-        if upstream.status < 400:
-            self._witness.accepted(attempt.decision, attempt.choice, monotonic())
-        told = self._observe.response_headers
-        answer = Answer(
-            upstream,
-            self._limits,
-            own_headers(outcome.request_id, attempt.choice, self._policy_name, prepared.tier, told),
-            prepared.choices,
-            lambda: self._heard(attempt),
-            self._upstream.is_cutting,
-        )
-        try:
-            response = await answer.pass_on(passage.request, prepared.usage_asked)
-        except ApiError:
-            replica.health.answer_failed(monotonic())
-            raise
-        self._read(answer, outcome)
-        self._judge(attempt, answer)
-        return response
-
-    def _heard(self, attempt: Attempt) -> None:
-        """Take in that bytes came."""
-        passage, replica = attempt.passage, attempt.replica
-        replica.health.heard(monotonic())
-        outcome = passage.outcome
-        if outcome.first_byte_seconds is None:
-            passage.trace.began()
-            replica.load.began(attempt.lease)
-            passage.end_turn()
-            began_at = monotonic()
-            outcome.first_byte_seconds = began_at - outcome.arrived_at
-            self._witness.began(attempt.decision, began_at)
-
-    def _judge(self, attempt: Attempt, answer: Answer) -> None:
-        """Say how an answer ended, and what that tells of its replica."""
-        outcome, replica = attempt.passage.outcome, attempt.replica
-        status = outcome.status
-        if answer.broken_off:
-            outcome.result = "broken_off"
-            replica.health.answer_failed(monotonic())
-        elif status >= 500 and status not in TURNED_AWAY:
-            outcome.result = "replica_error"
-            replica.health.answer_failed(monotonic())
-        elif status >= 400:
-            outcome.result = "turned_away" if status in TURNED_AWAY else "client_error"
-        elif answer.reader.failed:
-            outcome.result = "replica_error"
-        else:
-            replica.health.answer_succeeded()
-            if attempt.passage.prepared.choices == 1 and status == 200:
-                self._teach(replica, answer, attempt.lease, outcome)
-
-    def _teach(self, replica: Replica, answer: Answer, lease: Lease, outcome: Outcome) -> None:
-        """Let the fleet learn what this prefill took. Hits that are not told are taken as expected."""
-        first = outcome.first_byte_seconds
-        first_byte_at = outcome.arrived_at + first if outcome.streamed and first is not None else None
-        seconds = prefill_seconds(answer.reader, lease, replica.state is not None, first_byte_at)
-        if seconds is not None:
-            hit = outcome.expected_tokens if outcome.hit_tokens is None else outcome.hit_tokens
-            replica.computed(outcome.prompt_tokens, min(hit, outcome.prompt_tokens), seconds)
-
-    def _read(self, answer: Answer, outcome: Outcome) -> None:
-        reader = answer.reader
-        if reader.prompt_tokens is not None:
-            outcome.prompt_tokens = reader.prompt_tokens
-        outcome.output_tokens = reader.output_tokens
-        outcome.evicted_tokens = reader.evicted_tokens
-        if reader.cached_tokens is not None:
-            # Never more than the prompt, or what was not hit would not add up.
-            outcome.hit_tokens = min(reader.cached_tokens, outcome.prompt_tokens)
+    async def _pass_on(self, attempt: Attempt, exchange: Exchange) -> None:
+        readable = b"content-encoding" not in exchange.headers.bytes
+        if not (readable and exchange.status == 200 and exchange.content_type == b"text/event-stream"):
+            await self._delivery.body(attempt, exchange)
+            return
+        answer = await self._delivery.stream(attempt, exchange, None)
+        if answer.broken is not None:
+            answer.give_up()
+        self._delivery.judge(attempt, answer.reader, answer.broken is not None)
 
     def _note_failover(self, attempt: Attempt, reason: str) -> None:
         attempt.passage.trace.failed_over(reason)
-        self._metrics.failovers.labels(attempt.choice.name, reason).inc()
+        self._metrics.of(self._metrics.failovers, attempt.choice.name, reason).inc()
+
+
+def _body(prepared: Prepared) -> tuple[list[bytes | memoryview], int]:
+    """Return a body as it is sent, in parts, and its length."""
+    if not hasattr(prepared, "raw"):  # TEMPORARY
+        return [prepared.body], len(prepared.body)
+    raw, inserted = prepared.raw, prepared.inserted
+    if not inserted:
+        return [raw], len(raw)
+    view = memoryview(raw)
+    opening = prepared.opening
+    return [view[:opening], inserted, view[opening:]], len(raw) + len(inserted)

@@ -10,9 +10,10 @@ from router.config import RouterConfig
 from router.fleet.fleet import Fleet
 from router.gateway.debug import Debug
 from router.gateway.decide import Decider
+from router.gateway.keyring import Keyring
 from router.gateway.prepare import Preparer
 from router.gateway.relay import Relay
-from router.gateway.upstream import Upstream
+from router.http.pool import Pool
 from router.observe.decisions import Decisions
 from router.observe.layout.watch import LayoutWatch
 from router.observe.ledger import Ledger
@@ -30,7 +31,7 @@ class Lasting:
 
     fleet: Fleet
     preparer: Preparer
-    upstream: Upstream
+    pool: Pool
     metrics: RouterMetrics
     watch: LayoutWatch | None
     sightings: Sightings
@@ -50,6 +51,8 @@ class Serving:
     relay: Relay
     ledger: Ledger
     debug: Debug
+    keyring: Keyring
+    session_header: bytes
 
     @classmethod
     def build(cls, config: RouterConfig, lasting: Lasting, before: Serving | None = None) -> Serving:
@@ -63,12 +66,13 @@ class Serving:
         decider = Decider(config, lasting.fleet, policy, metrics)
         relay = Relay(
             lasting.fleet,
-            lasting.upstream,
+            lasting.pool,
             witness,
             config.policy.name,
             config.limits,
             observe,
             metrics,
+            keep_keys=config.auth.keys_file is None,
         )
         return cls(
             config=config,
@@ -79,6 +83,8 @@ class Serving:
             witness=witness,
             relay=relay,
             ledger=Ledger(metrics, observe.access_log),
+            keyring=Keyring.load(config.auth.keys_file) if config.auth.keys_file else Keyring.open(),
+            session_header=config.sessions.header.lower().encode(),
             debug=Debug(config, lasting.preparer, decider, witness, decisions, shadows, lasting.watch),
         )
 

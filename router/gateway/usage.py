@@ -11,6 +11,10 @@ from router.wire.sse import event_data
 
 # A finish reason, usage or an error that is not null.
 _TELLING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[^n\s])')
+# What ends a stream or tells of it: without any of these, events are text alone.
+_ENDING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[^n\s])|\[DONE\]')
+# A usage object as it stands in a longer answer: braces within braces at most once.
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 # Longer than any prefill.
 _LONGEST_MILLISECONDS = 1e8
 
@@ -41,6 +45,15 @@ class AnswerReader:
             self._read_usage(orjson.loads(body))
         except orjson.JSONDecodeError:
             return
+
+    def read_tail(self, tail: bytes) -> None:
+        """Read the usage from the end of a JSON answer too long to be kept."""
+        for usage in _USAGE.findall(tail)[-1:]:
+            self.read_body(b'{"usage":%b}' % usage)
+
+    def passes(self, data: bytes) -> bool:
+        """Say whether these are whole events that tell nothing but text."""
+        return data.endswith(b"\n\n") and not _ENDING.search(data)
 
     def read_event(self, event: bytes) -> bool:
         """Read one event; return whether it holds usage and no choices, as include_usage asks for."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from router.fleet.load import Lease
 from router.fleet.replica import Replica
 from router.gateway.passage import Passage
-from router.gateway.upstream import Refused, Silent, Stopped, UpstreamError
+from router.http.failures import Refused, Silent, Stopped, UpstreamError
 from router.observe.outcome import Outcome
 from router.observe.witness import Decision
 from router.placement.ask import Choice
@@ -77,4 +77,5 @@ class Walk:
                     retry_after_seconds=1,
                     tried=tried,
                 )
-        return ApiError(502, "the replica broke off before it answered", source=Source.REPLICA, tried=tried)
+        # It may have run, or run still: a client that tries again would have it computed twice.
+        return ApiError(502, "the replica broke off before it answered", source=Source.REPLICA, tried=True)

@@ -147,6 +147,8 @@ class _Exporter(SpanExporter):
 class _Unsampled(Trace):
     """A request that is not recorded, which the replica is told, so that it records none either."""
 
+    recorded = True
+
     def __init__(self) -> None:
         self._ids = urandom(24).hex()
         super().__init__(self._ids[:32])
@@ -159,6 +161,8 @@ class _Unsampled(Trace):
 
 class _Recorded(Trace):
     """A request that is recorded: one span for all of it, and one child at a time for what it is doing."""
+
+    recorded = True
 
     def __init__(self, tracer: Tracer, around: context.Context, path: str, request_id: str) -> None:
         self._tracer = tracer

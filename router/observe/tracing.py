@@ -44,7 +44,12 @@ class Parent:
 
 
 class Trace:
-    """One request that nobody records. Calls come in the order of the methods, if at all."""
+    """One request that nobody records. Calls come in the order of the methods, if at all.
+
+    `recorded` says that `sending` has something to tell: else the client's context goes on as it came.
+    """
+
+    recorded = False
 
     def __init__(self, trace_id: str = "") -> None:
         """`trace_id` is a caller's, for the log; empty where there is none."""

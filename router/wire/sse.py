@@ -21,6 +21,11 @@ class EventCutter:
         self._held = b""
         self._limit = limit_bytes
 
+    @property
+    def empty(self) -> bool:
+        """Whether no event has begun."""
+        return not self._held
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """Take a chunk; return the events it completes."""
         data = self._held + chunk if self._held else chunk

@@ -94,6 +94,7 @@ async def test_a_part_that_cannot_be_closed_leaves_no_other_open() -> None:
         with pytest.raises(RuntimeError, match="cannot close"):
             await up.router.stop()
         assert core._session.closed
-        assert core.upstream._pooled.closed
+        assert core.pool.cutting
+        assert core.pool.busy == core.pool.idle == 0
         await until(lambda: all(task.done() for task in core.fleet._tasks))
         core._handover.stop = handover_stop  # type: ignore[method-assign]

@@ -40,7 +40,7 @@ async def test_a_dead_home_is_skipped_at_once_and_comes_back() -> None:
         await up.ready(3)
 
 
-async def test_a_request_that_vanished_runs_once_more_and_no_oftener() -> None:
+async def test_a_request_that_vanished_at_a_living_replica_is_not_computed_twice() -> None:
     async with rig(3) as up:
         for replica in up.replicas:
             replica.answer = _die
@@ -48,7 +48,7 @@ async def test_a_request_that_vanished_runs_once_more_and_no_oftener() -> None:
         assert status == 502
         assert json.loads(body)["error"]["type"] == "upstream_error"
         assert response.headers["x-should-retry"] == "false"
-        assert sum(len(replica.bodies) for replica in up.replicas) == 2
+        assert sum(len(replica.bodies) for replica in up.replicas) == 1
     async with rig(3) as up:
         home = await home_of(up)
         up.replica(home).answer = _die
@@ -56,6 +56,33 @@ async def test_a_request_that_vanished_runs_once_more_and_no_oftener() -> None:
         status, _, _ = await up.post()
         assert status == 502
         assert len(up.replica(home).bodies) == 3
+
+
+async def test_what_ended_with_its_replica_runs_once_more_and_no_oftener() -> None:
+    async with rig(3) as up:
+        home = await home_of(up)
+
+        async def end(request: web.Request) -> web.StreamResponse:
+            """Stop listening, then break off: as a process that is killed."""
+            for replica in up.replicas:
+                if str(request.url.port) in replica.url:
+                    asyncio.get_running_loop().create_task(replica.stop())
+            await asyncio.sleep(0.2)
+            return await _die(request)
+
+        up.replica(home).answer = end
+        status, _, response = await up.post()
+        assert status == 200
+        assert response.headers["x-kvring-replica"] != home
+        assert await up.metric("kvring_failovers_total") >= 1
+    async with rig(4, limits={"attempts": 4}) as up:
+        for replica in up.replicas:
+            replica.answer = end
+        # One whose replica ended too is not carried on to end a third.
+        status, _, response = await up.post()
+        assert status == 502
+        assert response.headers["x-should-retry"] == "false"
+        assert sum(len(replica.bodies) for replica in up.replicas) == 2
 
 
 async def test_a_kept_connection_that_was_closed_is_replaced() -> None:

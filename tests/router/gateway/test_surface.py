@@ -250,7 +250,7 @@ async def test_what_is_no_request_is_answered_in_json(raw: bytes) -> None:
         writer.close()
         await writer.wait_closed()
         head, _, body = answer.partition(b"\r\n\r\n")
-        assert b" 400 " in head.splitlines()[0]
+        assert (b" 431 " if len(raw) > 40_000 else b" 400 ") in head.splitlines()[0]
         assert b"application/json" in head
         _error(body)
         assert not up.replicas[0].bodies
@@ -262,7 +262,7 @@ async def test_a_body_that_is_not_what_its_encoding_says(
 ) -> None:
     async with rig(1) as up:
         status, body, _ = await up.post(b"not compressed at all", headers={"Content-Encoding": encoding})
-        assert status == 400
+        assert status == (415 if encoding == "br" else 400)
         _error(body)
     assert not [record for record in caplog.records if record.exc_info]
 

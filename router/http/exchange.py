@@ -1,0 +1,352 @@
+"""One request to a replica and its answer, over one pooled connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import Protocol, cast
+
+import httptools
+
+from router.config import LimitOptions
+from router.http.failures import BrokenOff, Garbled, Silent, UpstreamError, Vanished
+from router.http.headers import Headers
+from router.http.origin import Origin
+
+# Answers' headers larger than this are no answer.
+_HEAD_BYTES = 256 * 1024
+# A kept connection that ends so soon after a request was written had been closed before it arrived.
+_STALE_SECONDS = 0.5
+# Smaller requests are copied into one piece: cheaper than sending several.
+_JOINED_BYTES = 32 * 1024
+# Read by a client that stopped reading before its replica was paused.
+_MOST_EARLY_BYTES = 64 * 1024
+
+
+class Sink(Protocol):
+    """Where an answer's body goes."""
+
+    def received(self, data: bytes) -> None:
+        """Take a piece of the body."""
+
+    def flush(self) -> None:
+        """Note that no more can be had at once."""
+
+    def finished(self, error: UpstreamError | None) -> None:
+        """Note the end of the answer, or why it ended before that. Called once."""
+
+
+class Exchange:
+    """An answer on its way. `head` is done once `status` and `headers` are there, or fails as UpstreamError.
+
+    Who takes the body gives a sink to `deliver`; until then it is kept, and the replica soon paused. `close`
+    ends it at any time, and gives the connection up where the answer is not whole.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_early",
+        "_early_bytes",
+        "_error",
+        "_over",
+        "_sink",
+        "head",
+        "headers",
+        "heard_at",
+        "paused",
+        "reused",
+        "sent_at",
+        "status",
+    )
+
+    def __init__(self, connection: ReplicaConnection, reused: bool) -> None:
+        self._connection: ReplicaConnection | None = connection
+        self._sink: Sink | None = None
+        self._early: list[bytes] = []
+        self._early_bytes = 0
+        self._error: UpstreamError | None = None
+        self._over = False
+        self.head: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status = 0
+        self.headers = Headers()
+        self.reused = reused
+        self.sent_at = self.heard_at = monotonic()
+        self.paused = False
+
+    @property
+    def content_type(self) -> bytes:
+        """The media type of the body, without parameters."""
+        return self.headers.bytes.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
+    @property
+    def content_length(self) -> int | None:
+        """The length of the body where it is told."""
+        length = self.headers.bytes.get(b"content-length")
+        return int(length) if length is not None else None
+
+    def deliver(self, sink: Sink) -> None:
+        """Give the body to `sink`: what is here already now, the rest as it comes."""
+        self._sink = sink
+        early, self._early = self._early, []
+        for piece in early:
+            sink.received(piece)
+        if early:
+            sink.flush()
+        if self._over:
+            sink.finished(self._error)
+        elif self.paused:
+            self.resume()
+
+    def pause(self) -> None:
+        """Let the replica wait."""
+        if not self.paused and self._connection is not None:
+            self.paused = True
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self.paused and self._connection is not None:
+            self.paused = False
+            self.heard_at = monotonic()
+            self._connection.resume()
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._sink = None
+        self._over = True
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.give_up()
+
+    def break_off(self, error: UpstreamError) -> None:
+        """End it as failed, and give up the connection."""
+        connection = self._connection
+        self.over(error)
+        if connection is not None:
+            connection.give_up()
+
+    def look(self, now: float, limits: LimitOptions) -> None:
+        """Hold the limits of time: one for the first byte of the head and of the body, another in between."""
+        limit = limits.idle_seconds if self.status and self._early_bytes else limits.first_byte_seconds
+        if not self.paused and now - self.heard_at >= limit:
+            self.break_off(Silent(f"no answer within {limit:g} s"))
+
+    # What the connection calls.
+
+    def received(self, data: bytes) -> None:
+        """Take a piece of the body."""
+        self._early_bytes += len(data)
+        if self._sink is not None:
+            self._sink.received(data)
+            return
+        self._early.append(data)
+        if self._early_bytes > _MOST_EARLY_BYTES:
+            self.pause()
+
+    def flush(self) -> None:
+        """Note the end of what was read."""
+        if self._sink is not None:
+            self._sink.flush()
+
+    def over(self, error: UpstreamError | None) -> None:
+        """Note the end. The connection is somebody else's from now on."""
+        if self._over:
+            return
+        self._over = True
+        self._connection = None
+        self._error = error
+        if not self.head.done():
+            self.head.set_exception(error or Garbled("an answer without a head"))
+        if self._sink is not None:
+            self._sink.finished(error)
+
+
+class Keeper(Protocol):
+    """Who keeps connections while nobody uses them."""
+
+    def free(self, connection: ReplicaConnection) -> None:
+        """Take one that can take the next request."""
+
+    def gone(self, connection: ReplicaConnection) -> None:
+        """Forget one that can take none any more."""
+
+
+class ReplicaConnection(asyncio.BufferedProtocol):
+    """One connection to a replica: one exchange after another."""
+
+    def __init__(self, origin: Origin, room: memoryview, keeper: Keeper) -> None:
+        """`room` is where bytes are read to, shared by all."""
+        self.origin = origin
+        self.idle_since = 0.0
+        self._room = room
+        self._keeper = keeper
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport = cast(asyncio.Transport, None)
+        self._exchange: Exchange | None = None
+        self._headers = Headers()
+        self._head_bytes = 0
+        self._until_end = False
+        self._whole = False
+        self._interim = False
+        self._used = False
+        self._keep = False
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """What is under way."""
+        return self._exchange
+
+    @property
+    def usable(self) -> bool:
+        """Whether another request may be sent over it."""
+        return not self._transport.is_closing()
+
+    def send(self, parts: Sequence[bytes | memoryview], size: int) -> Exchange:
+        """Send a request, whose parts have `size` bytes in all, and return what becomes of it."""
+        self._exchange = exchange = Exchange(self, self._used)
+        self._used = True
+        self._whole = self._until_end = False
+        self._head_bytes = 0
+        if size <= _JOINED_BYTES:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
+        return exchange
+
+    def pause(self) -> None:
+        """Read nothing."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def give_up(self) -> None:
+        """Close now, whatever is under way."""
+        self._exchange = None
+        self._keeper.gone(self)
+        self._transport.abort()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to read."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End what is under way."""
+        exchange, self._exchange = self._exchange, None
+        self._keeper.gone(self)
+        if exchange is None:
+            return
+        if exchange.status and self._until_end and error is None:
+            # Neither length nor chunks: this is how such a body ends.
+            exchange.over(None)
+        elif exchange.status:
+            exchange.over(BrokenOff("the replica broke off its answer"))
+        elif self._head_bytes:
+            exchange.over(Garbled("the answer broke off in its headers"))
+        else:
+            stale = exchange.reused and monotonic() - exchange.sent_at < _STALE_SECONDS
+            exchange.over(Vanished(str(error or "closed before any answer"), stale))
+
+    def eof_received(self) -> bool:
+        """Close."""
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where to read to; it is taken in before anybody else reads."""
+        return self._room
+
+    def buffer_updated(self, count: int) -> None:
+        """Take in what was read."""
+        exchange = self._exchange
+        if exchange is None:
+            # Nobody asked: such an answer must not be taken for the next one's.
+            self._transport.abort()
+            return
+        if not exchange.status:
+            self._head_bytes += count
+        exchange.heard_at = monotonic()
+        try:
+            self._parser.feed_data(self._room[:count])
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(error)
+            return
+        if self._whole:
+            self._end(exchange)
+        elif self._exchange is exchange:
+            if exchange.status:
+                exchange.flush()
+            elif self._head_bytes > _HEAD_BYTES:
+                self._fail(None)
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """An answer begins: the one that is waited for, or one too many."""
+        if self._whole:
+            raise ValueError("an answer nobody asked for")
+        self._headers = Headers()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer, which nobody needs."""
+        if self._exchange is not None and not self._exchange.status:
+            self._headers.add(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        status = self._parser.get_status_code()
+        self._interim = 100 <= status < 200
+        exchange = self._exchange
+        if self._interim or exchange is None:
+            return
+        fields = self._headers.bytes
+        if b"transfer-encoding" in fields and b"content-length" in fields:
+            raise ValueError("an answer has a Content-Length or a Transfer-Encoding, not both")
+        exchange.status = status
+        exchange.headers = self._headers
+        self._until_end = not (
+            b"content-length" in fields or b"transfer-encoding" in fields or status in (204, 304)
+        )
+        if not exchange.head.done():
+            exchange.head.set_result(None)
+
+    def on_body(self, piece: bytes) -> None:
+        """Pass a piece on."""
+        if self._exchange is not None:
+            self._exchange.received(piece)
+
+    def on_message_complete(self) -> None:
+        """The answer is whole, unless others follow it by design."""
+        if not self._interim:
+            self._whole = True
+            self._keep = self._parser.should_keep_alive()
+
+    def _end(self, exchange: Exchange) -> None:
+        if self._exchange is not exchange:
+            # Whoever took the body wanted no more of it.
+            return
+        self._exchange = None
+        if self._keep and not self._until_end and not exchange.paused and not self._transport.is_closing():
+            self.idle_since = exchange.heard_at
+            self._keeper.free(self)
+        else:
+            self._keeper.gone(self)
+            self._transport.abort()
+        exchange.flush()
+        exchange.over(None)
+
+    def _fail(self, error: Exception | None) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            return
+        self._exchange = None
+        self._keeper.gone(self)
+        self._transport.abort()
+        told = str(error).split("\n", 1)[0][:200] if error is not None else "its headers are too large"
+        text = f"the answer cannot be read: {told}"
+        exchange.over(BrokenOff(text) if exchange.status else Garbled(text))
