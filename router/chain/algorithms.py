@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
+from struct import pack
 
 from xxhash import xxh3_64_intdigest
 
-NameBlocks = Callable[[bytes, bytes, int, Mapping[int, bytes], int], list[bytes]]
+from router.chain.names import Names, cutter
+
+NameBlocks = Callable[[bytes, bytes, int, Mapping[int, bytes], int], Names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +21,14 @@ class Algorithm:
 
     `name_blocks(parent, data, block_bytes, keys, first)` names every full block of `data` below `parent`;
     `keys` holds encoded keys by block index, the first block of `data` having index `first`. Names are
-    `name_bytes` long. `collision_resistant` says whether equal names may be trusted to mean equal tokens.
+    `name_bytes` long. `collision_resistant` says whether equal names may be trusted to mean equal tokens, and
+    `outruns_memory` whether naming bytes anew takes less than finding out that they were named before.
     """
 
     label: str
     name_bytes: int
     collision_resistant: bool
+    outruns_memory: bool
     name_blocks: NameBlocks
 
     def root(self, seed: str) -> bytes:
@@ -33,35 +39,52 @@ class Algorithm:
 
 def _sha256_blocks(
     parent: bytes, data: bytes, block_bytes: int, keys: Mapping[int, bytes], first: int
-) -> list[bytes]:
+) -> Names:
     # Unambiguous without separators: the parent and the tokens have fixed lengths, the keys are the rest.
-    names = []
-    end = len(data) - len(data) % block_bytes
-    for index, offset in enumerate(range(0, end, block_bytes), first):
-        block = parent + data[offset : offset + block_bytes]
-        if keys and index in keys:
-            block += keys[index]
-        parent = sha256(block).digest()
-        names.append(parent)
-    return names
+    names: list[bytes] = []
+    for run, key in _runs(data, block_bytes, keys, first):
+        blocks = chain.from_iterable(cutter(block_bytes).iter_unpack(run))
+        if key is None:
+            names += [parent := sha256(parent + block).digest() for block in blocks]
+        else:
+            names += [parent := sha256(parent + block + key).digest() for block in blocks]
+    return Names(b"".join(names), 32)
 
 
 def _xxh3_blocks(
     parent: bytes, data: bytes, block_bytes: int, keys: Mapping[int, bytes], first: int
-) -> list[bytes]:
-    names = []
-    end = len(data) - len(data) % block_bytes
+) -> Names:
+    names: list[int] = []
     seed = int.from_bytes(parent, "little")
-    for index, offset in enumerate(range(0, end, block_bytes), first):
-        block = data[offset : offset + block_bytes]
-        if keys and index in keys:
-            block += keys[index]
-        seed = xxh3_64_intdigest(block, seed)
-        names.append(seed.to_bytes(8, "little"))
-    return names
+    for run, key in _runs(data, block_bytes, keys, first):
+        blocks = chain.from_iterable(cutter(block_bytes).iter_unpack(run))
+        if key is None:
+            names += [seed := xxh3_64_intdigest(block, seed) for block in blocks]
+        else:
+            names += [seed := xxh3_64_intdigest(block + key, seed) for block in blocks]
+    return Names(pack(f"<{len(names)}Q", *names), 8)
+
+
+def _runs(
+    data: bytes, block_bytes: int, keys: Mapping[int, bytes], first: int
+) -> Iterator[tuple[memoryview, bytes | None]]:
+    """Yield the full blocks in order: runs of those without keys, and each that has keys, with them."""
+    view = memoryview(data)
+    end = len(data) // block_bytes * block_bytes
+    at = 0
+    for index in sorted(keys) if end else ():
+        offset = (index - first) * block_bytes
+        if not 0 <= offset < end:
+            continue
+        if at < offset:
+            yield view[at:offset], None
+        at = offset + block_bytes
+        yield view[offset:at], keys[index]
+    if at < end:
+        yield view[at:end], None
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "sha256": Algorithm("sha256", 32, True, _sha256_blocks),
-    "xxh3": Algorithm("xxh3", 8, False, _xxh3_blocks),
+    "sha256": Algorithm("sha256", 32, True, False, _sha256_blocks),
+    "xxh3": Algorithm("xxh3", 8, False, True, _xxh3_blocks),
 }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from sys import byteorder
+from typing import NamedTuple
 
 TOKEN_BYTES = 4
 
@@ -39,8 +40,7 @@ class ChainIdentity:
         return fingerprint("\0".join(fields).encode())
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(NamedTuple):
     """The names of one prompt's full blocks, in order.
 
     `identity` is the fingerprint of its ChainIdentity. `data` is what was named (u32-LE tokens, or bytes),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
 
 # One tag byte for each kind of key. A tag never changes its meaning: names of blocks depend on it.
 _MODEL = 1
@@ -11,6 +13,7 @@ _ADAPTER = 2
 _ADAPTER_REVISION = 3
 _SALT = 4
 _IMAGE = 5
+_head = Struct("<BI").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,7 @@ class ImageKey:
     length_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(NamedTuple):
     """The keys of one prompt. `salt` separates tenants; an empty salt is a salt, None is none."""
 
     model: str
@@ -34,15 +36,14 @@ class Keys:
 
     def of_first_block(self) -> bytes:
         """Encode what holds for the whole prompt: it enters the first block, and names carry it on."""
-        parts = [_entry(_MODEL, _text(self.model))]
-        for tag, value in (
-            (_ADAPTER, self.adapter),
-            (_ADAPTER_REVISION, self.adapter_revision),
-            (_SALT, self.salt),
-        ):
-            if value is not None:
-                parts.append(_entry(tag, _text(value)))
-        return b"".join(parts)
+        encoded = _entry(_MODEL, _text(self.model))
+        if self.adapter is not None:
+            encoded += _entry(_ADAPTER, _text(self.adapter))
+        if self.adapter_revision is not None:
+            encoded += _entry(_ADAPTER_REVISION, _text(self.adapter_revision))
+        if self.salt is not None:
+            encoded += _entry(_SALT, _text(self.salt))
+        return encoded
 
     def of_block(self, index: int, block_tokens: int) -> bytes:
         """Encode the keys of block `index`: in block 0 the prompt's, and the pictures that overlap it."""
@@ -53,6 +54,8 @@ class Keys:
 
     def keyed_blocks(self, block_tokens: int) -> dict[int, bytes]:
         """Return the encoded keys of every block that has any, by its index, ascending."""
+        if not self.images:
+            return {0: self.of_first_block()}
         indices = {0}
         for image in self.images:
             first = image.start_tokens // block_tokens
@@ -72,7 +75,7 @@ class Keys:
 
 
 def _entry(tag: int, payload: bytes) -> bytes:
-    return bytes((tag,)) + len(payload).to_bytes(4, "little") + payload
+    return _head(tag, len(payload)) + payload
 
 
 def _text(value: str) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -27,8 +27,26 @@ class PromptError(ValueError):
         self.field = field
 
 
-@dataclass(frozen=True, slots=True)
-class CanonicalPrompt:
+# Of messages that are instructions of the application, not of the conversation.
+_PREAMBLE_ROLES = ("system", "developer")
+
+# What decides a chat's tokens beside its messages and tools; most requests have none of it.
+_CHAT_OPTIONS = frozenset(
+    {
+        "add_generation_prompt",
+        "add_special_tokens",
+        "chat_template",
+        "chat_template_kwargs",
+        "continue_final_message",
+    }
+)
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+_PLAIN_OPTIONS: Mapping[str, Any] = MappingProxyType(
+    {"add_generation_prompt": True, "continue_final_message": False}
+)
+
+
+class CanonicalPrompt(NamedTuple):
     """A prompt before it is rendered. Just one of `messages`, `text` and `tokens` is not None.
 
     `renderable` is false where text alone does not tell the tokens: pictures, or a template of the
@@ -40,7 +58,7 @@ class CanonicalPrompt:
     text: str | None = None
     tokens: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
-    template_options: Mapping[str, Any] = field(default_factory=dict)
+    template_options: Mapping[str, Any] = _NO_OPTIONS
     add_special_tokens: bool = False
     renderable: bool = True
 
@@ -49,7 +67,7 @@ class CanonicalPrompt:
         """How many leading messages are instructions of the application, not of the conversation."""
         count = 0
         for message in self.messages or ():
-            if message["role"] not in ("system", "developer"):
+            if message["role"] not in _PREAMBLE_ROLES:
                 break
             count += 1
         return count
@@ -60,16 +78,18 @@ def chat_prompt(body: Mapping[str, Any]) -> CanonicalPrompt:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise PromptError("'messages' must be a non-empty list", "messages")
-    read = [_message(message, position) for position, message in enumerate(messages)]
+    read, plain = _messages(messages)
     tools = body.get("tools")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise PromptError("'tools' must be a list of objects", "tools")
+    if _CHAT_OPTIONS.isdisjoint(body):
+        return CanonicalPrompt(_keys(body), read, None, None, tools or None, _PLAIN_OPTIONS, False, plain)
     options = body.get("chat_template_kwargs") or {}
     if not isinstance(options, dict):
         raise PromptError("'chat_template_kwargs' must be an object", "chat_template_kwargs")
     return CanonicalPrompt(
         keys=_keys(body),
-        messages=[message for message, _ in read],
+        messages=read,
         tools=tools or None,
         template_options={
             "add_generation_prompt": _flag(body, "add_generation_prompt", True),
@@ -77,7 +97,7 @@ def chat_prompt(body: Mapping[str, Any]) -> CanonicalPrompt:
             **options,
         },
         add_special_tokens=_flag(body, "add_special_tokens", False),
-        renderable=all(plain for _, plain in read)
+        renderable=plain
         and body.get("chat_template") is None
         and not _flag(body, "continue_final_message", False),
     )
@@ -102,19 +122,47 @@ def canonical_pieces(prompt: CanonicalPrompt) -> tuple[list[bytes], int]:
         return [b"text" + _FIELD + prompt.text.encode()], 0
     if prompt.tokens is not None:
         return [pack_tokens(prompt.tokens)], 0
-    tools = _sorted_json(prompt.tools) if prompt.tools else b""
-    pieces = [b"chat" + _FIELD + tools + _END]
-    for message in prompt.messages or ():
-        content = message.get("content")
-        parts = [str(message["role"]).encode(), _FIELD]
-        parts.append(content.encode() if isinstance(content, str) else _sorted_json(content))
-        for key in sorted(message.keys() - {"role", "content"}):
-            parts += [_FIELD, key.encode(), _FIELD, _sorted_json(message[key])]
-        pieces.append(b"".join((*parts, _END)))
-    preamble = pieces[: 1 + prompt.preamble_messages]
+    messages = prompt.messages or ()
+    pieces = [b"".join(_tools_parts(prompt)), *(b"".join(_message_parts(message)) for message in messages)]
+    count = prompt.preamble_messages
     # The role of the first message behind it is the same in every conversation, too.
-    header = pieces[len(preamble)].index(_FIELD) + 1 if len(preamble) < len(pieces) else 0
-    return pieces, sum(map(len, preamble)) + header
+    header = _header_bytes(messages[count]) if count < len(messages) else 0
+    return pieces, sum(map(len, pieces[: 1 + count])) + header
+
+
+def canonical_bytes(prompt: CanonicalPrompt) -> tuple[bytes, int]:
+    """Return what `canonical_pieces` does in one run of bytes: no text is copied but into that."""
+    if prompt.messages is None:
+        (piece,), preamble = canonical_pieces(prompt)
+        return piece, preamble
+    parts = [*_tools_parts(prompt)]
+    preamble = 0
+    for message in prompt.messages:
+        if not preamble and message["role"] not in _PREAMBLE_ROLES:
+            preamble = sum(map(len, parts)) + _header_bytes(message)
+        parts += _message_parts(message)
+    data = b"".join(parts)
+    return data, preamble or len(data)
+
+
+def _tools_parts(prompt: CanonicalPrompt) -> tuple[bytes, ...]:
+    return b"chat\xff", _sorted_json(prompt.tools) if prompt.tools else b"", _END
+
+
+def _message_parts(message: Mapping[str, Any]) -> Sequence[bytes]:
+    content = message.get("content")
+    text = content.encode() if isinstance(content, str) else _sorted_json(content)
+    if len(message) == 2 and "content" in message:
+        return message["role"].encode(), _FIELD, text, _END
+    parts = [message["role"].encode(), _FIELD, text]
+    for key in sorted(message.keys() - {"role", "content"}):
+        parts += [_FIELD, key.encode(), _FIELD, _sorted_json(message[key])]
+    return *parts, _END
+
+
+def _header_bytes(message: Mapping[str, Any]) -> int:
+    """Return the length of what begins a message, which is the same in every conversation."""
+    return len(message["role"].encode()) + len(_FIELD)
 
 
 def _several(body: Mapping[str, Any]) -> list[Any]:
@@ -134,6 +182,26 @@ def _completion_prompt(prompt: object, body: Mapping[str, Any]) -> CanonicalProm
         except (TypeError, OverflowError):
             pass
     raise PromptError("'prompt' must be text, token ids, or a list of either, and not empty", "prompt")
+
+
+def _messages(messages: list[Any]) -> tuple[list[Mapping[str, Any]], bool]:
+    """Return the messages as a template sees them, and whether text is all they hold."""
+    read: list[Mapping[str, Any]] = []
+    all_plain = True
+    for position, message in enumerate(messages):
+        if (
+            isinstance(message, dict)
+            and isinstance(message.get("content"), str)
+            and isinstance(message.get("role"), str)
+            and "tool_calls" not in message
+        ):
+            # As nearly all are: seen as it was sent.
+            read.append(message)
+            continue
+        one, plain = _message(message, position)
+        read.append(one)
+        all_plain = all_plain and plain
+    return read, all_plain
 
 
 def _message(message: object, position: int) -> tuple[dict[str, Any], bool]:
@@ -201,7 +269,7 @@ def _keys(body: Mapping[str, Any]) -> Keys:
     salt = body.get("cache_salt")
     if salt is not None and not (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_CHARACTERS):
         raise PromptError(f"'cache_salt' must be text of 1 to {MAX_SALT_CHARACTERS} characters", "cache_salt")
-    return Keys(model=model, salt=salt)
+    return Keys(model, None, None, salt)
 
 
 def _flag(body: Mapping[str, Any], name: str, default: bool) -> bool:

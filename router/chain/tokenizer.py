@@ -34,7 +34,6 @@ class ModelTokenizer:
         self.special = dict(special)
         self._template = ChatTemplate(template, special) if template is not None else None
         self._marker = _turn_marker(json.loads(tokenizer_json))
-        self._border = re.compile(f"(?={re.escape(self._marker)})") if self._marker else None
 
     @classmethod
     def from_directory(cls, directory: Path) -> ModelTokenizer:
@@ -57,15 +56,15 @@ class ModelTokenizer:
         """The template's fingerprint, empty where there is none."""
         return self._template.fingerprint if self._template else ""
 
-    def segments(self, prompt: CanonicalPrompt) -> tuple[list[str], list[str]]:
-        """Render a chat or a text prompt; return its segments, and its preamble as texts to encode.
+    def segments(self, prompt: CanonicalPrompt) -> tuple[list[str], tuple[int, str]]:
+        """Render a chat or a text prompt; return its segments, and its preamble.
 
-        The segments' tokens, put together, are the tokens of the whole. The preamble is the segments ahead
-        of the conversation, and the header of its first message, which all conversations share too.
+        The segments' tokens, put together, are the tokens of the whole. The preamble is so many segments
+        ahead of the conversation, and the header of its first message, which all conversations share too.
         RenderError where the template refuses the messages, or there is none.
         """
         if prompt.text is not None:
-            return self._cut(prompt.text), []
+            return self._cut(prompt.text), (0, "")
         if self._template is None:
             raise RenderError("the model has no chat template")
         segments = self._cut(self._template.render(prompt))
@@ -77,21 +76,24 @@ class ModelTokenizer:
         return pack_tokens(encoding.ids)
 
     def _cut(self, text: str) -> list[str]:
-        if self._border is None:
+        marker = self._marker
+        if not marker:
             return [text]
-        return [segment for segment in self._border.split(text) if segment]
+        first, *others = text.split(marker)
+        segments = [marker + other for other in others]
+        return [first, *segments] if first else segments
 
-    def _preamble(self, segments: list[str]) -> list[str]:
+    def _preamble(self, segments: list[str]) -> tuple[int, str]:
         if not self._marker:
-            return []
+            return 0, ""
         for index, segment in enumerate(segments):
             opened = segment.startswith(self._marker)
             role = segment[len(self._marker) :].lstrip() if opened else ""
             # Text before the first message (a begin-of-text token) belongs to the preamble too.
             if (opened or index > 0) and not role.startswith(_PREAMBLE_ROLES):
                 header = _HEADER.match(segment)
-                return [*segments[:index], *([header.group()] if header else [])]
-        return segments
+                return index, header.group() if header else ""
+        return len(segments), ""
 
 
 def _turn_marker(description: dict[str, Any]) -> str | None:

@@ -109,30 +109,35 @@ class LayoutWatch:
 
     def _weight(self, body: Mapping[str, Any]) -> float | None:
         """Return how many requests this one stands for; None where it is not in the sample."""
-        texts = _sampled_by(body)
-        if not any(xxh3_64_intdigest(text) < self._bound for text in texts):
+        marks = _sampled_by(body)
+        if min(marks) >= self._bound:
             return None
-        return float(1 / (1 - (1 - self._chance) ** len(texts)))
+        return float(1 / (1 - (1 - self._chance) ** len(marks)))
 
 
-def _sampled_by(body: Mapping[str, Any]) -> set[bytes]:
-    """Return the starts of the last user messages, or of the prompt: a few bytes of a body of any size."""
+def _sampled_by(body: Mapping[str, Any]) -> set[int]:
+    """Return hashes of the starts of the last user messages, or of the prompt: a few bytes of any body."""
     messages = body.get("messages")
     if not isinstance(messages, list):
-        return {_start(body.get("prompt"))}
-    texts: set[bytes] = set()
+        return {_start_hash(body.get("prompt"))}
+    marks: set[int] = set()
     left = _READ_FOR_SAMPLE
     for message in reversed(messages):
         if isinstance(message, dict) and message.get("role") == "user":
-            texts.add(_start(message.get("content")))
+            marks.add(_start_hash(message.get("content")))
             left -= 1
-        if len(texts) == _SAMPLED_BY or not left:
-            break
-    return texts or {b""}
+            if len(marks) == _SAMPLED_BY or not left:
+                break
+    return marks or {xxh3_64_intdigest(b"")}
 
 
-def _start(content: object) -> bytes:
-    """Return the start of a text, or of the first parts taken together; of anything else nothing."""
+def _start_hash(content: object) -> int:
+    text = content[:_START_CHARACTERS] if isinstance(content, str) else _start(content)
+    return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def _start(content: object) -> str:
+    """Return the start of the first parts taken together, or of a text; of anything else nothing."""
     text = ""
     for part in content[:_START_PARTS] if isinstance(content, list) else [content]:
         inner = part.get("text") if isinstance(part, dict) else part
@@ -141,4 +146,4 @@ def _start(content: object) -> bytes:
         elif isinstance(inner, int):
             # A token id.
             text += f" {inner}"[: _START_CHARACTERS - len(text)]
-    return text.encode("utf-8", "surrogatepass")
+    return text
