@@ -176,5 +176,6 @@ class Health:
         self._silent_at = float("inf")
         self._paused_until = _FOREVER_AGO
         self._answer_failures = 0
-        self._back_at = now
+        if self._standing is Standing.SUSPECT:
+            self._back_at = now
         self.why = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 
 from router.chain.chain import fingerprint
 from router.chain.digest import Digest
@@ -71,8 +70,8 @@ class Replica:
         self._calibration = calibration
         calibration.join(self.slot, self._priced)
         self._outliers = outliers or Outliers(OutlierOptions)
-        self._outliers.join(self.slot, self._slow)
-        self.stall = Stall(self.health, partial(self._outliers.observed, self.slot))
+        pace = self._outliers.join(self.slot, self._slow)
+        self.stall = Stall(self.health, pace.observed)
         self._on_trial = False
         self.models: tuple[str, ...] = ()
         self.state: ReplicaState | None = None
@@ -318,8 +317,6 @@ class Replica:
         self.load.leave()
         self._calibration.leave(self.slot)
         self._outliers.leave(self.slot)
-        # What still runs here is nothing to whoever has the slot next.
-        self.stall.leave()
         self._board.give_back(self.slot)
 
     def _restarted(self) -> None:

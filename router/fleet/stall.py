@@ -36,7 +36,7 @@ class Stall:
         self._health = health
         # By lease: when it was sent, the wait and the patience that were due then, and whether it streams.
         self._awaited: dict[Hashable, tuple[float, float, float, bool]] = {}
-        self._observed = observed or _nobody
+        self._observed = observed
         # What was last told, and when that last showed that something is done there.
         self._work_seconds = 0.0
         self._running = 0
@@ -69,10 +69,6 @@ class Stall:
     def clear(self) -> None:
         """Judge by none of what was sent so far: it was held against the replica once."""
         self._awaited.clear()
-
-    def leave(self) -> None:
-        """Tell nobody of first bytes any more."""
-        self._observed = _nobody
 
     def told(self, work_seconds: float, running: int, kv_usage: float, now: float) -> None:
         """Take what a poll was told. Whoever did something since the last has not stalled.
@@ -131,7 +127,3 @@ class Stall:
         watchers, self.watchers = self.watchers, set()
         for call in watchers:
             call()
-
-
-def _nobody(seconds: float, expected_seconds: float, now: float) -> None:
-    """Nobody compares these seconds."""

@@ -10,6 +10,10 @@ def _standing(health: Health) -> Standing:
     return health.standing
 
 
+def _on_trial(health: Health) -> bool:
+    return health.on_trial
+
+
 def _ready() -> Health:
     health = Health(failures_to_suspect=2)
     health.probe_passed(0.0)
@@ -101,3 +105,80 @@ def test_draining_is_told_by_a_probe() -> None:
     health = _ready()
     health.probe_passed(1.0, draining=True)
     assert _standing(health) is Standing.DRAINING
+
+
+def test_silence_is_refuted_by_bytes_or_by_a_trial() -> None:
+    health = _ready()
+    health.silent(10.0)
+    assert _standing(health) is Standing.SUSPECT
+    health.probe_passed(10.3)
+    assert _standing(health) is Standing.SUSPECT
+    health.heard(10.4)
+    health.probe_passed(10.5)
+    assert _standing(health) is Standing.READY
+    assert _on_trial(health)
+    health.silent(11.0)
+    health.probe_passed(12.9)
+    assert _standing(health) is Standing.SUSPECT
+    health.probe_passed(13.0)
+    assert _standing(health) is Standing.READY
+
+
+def test_one_that_was_slow_is_on_trial_until_a_request_is_served() -> None:
+    health = _ready()
+    health.slow(10.0)
+    # Sent before, and served: no news.
+    health.answer_succeeded()
+    health.heard(10.5)
+    assert not health.returns(10.9)
+    health.probe_passed(10.9)
+    assert _standing(health) is Standing.SUSPECT
+    assert health.returns(11.0)
+    health.probe_passed(11.0)
+    assert _on_trial(health)
+    health.slow(11.5)
+    assert not health.returns(13.4)
+    assert health.returns(13.5)
+    health.probe_passed(13.5)
+    health.answer_succeeded()
+    assert not _on_trial(health)
+    # Its pauses begin anew.
+    health.slow(20.0)
+    assert health.returns(21.0)
+
+
+def test_on_trial_the_first_failed_answer_decides_and_a_clients_mistake_does_not() -> None:
+    health = Health(failures_to_suspect=3)
+    health.probe_passed(0.0)
+    for _ in range(3):
+        health.answer_failed(1.0)
+    health.probe_passed(2.0)
+    assert _standing(health) is Standing.READY
+    # A 4xx is told to nobody: it neither ends the trial nor fails it.
+    assert _on_trial(health)
+    health.answer_failed(2.5)
+    assert _standing(health) is Standing.SUSPECT
+    assert not health.returns(4.4)
+    assert health.returns(4.5)
+
+
+def test_who_hangs_again_soon_is_not_back_by_one_poll() -> None:
+    health = _ready()
+    for began in (10.0, 20.0):
+        assert not health.probe_failed(began + 0.6, began)
+        assert health.probe_failed(began + 1.2, began + 0.6)
+        assert _standing(health) is Standing.SUSPECT
+        health.probe_passed(began + 2.0)
+        assert _standing(health) is (Standing.READY if began == 10.0 else Standing.SUSPECT)
+    health.probe_passed(22.3)
+    assert _standing(health) is Standing.READY
+    assert _on_trial(health)
+
+
+def test_another_process_is_held_against_nothing() -> None:
+    health = _ready()
+    health.slow(10.0)
+    health.restarted()
+    health.probe_passed(10.1)
+    assert _standing(health) is Standing.READY
+    assert not _on_trial(health)
