@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from math import inf
 
 from loadgen.simulate.replica import Replica
 from router.chain.chain import Chain
-from router.chain.digest import Marks
 from router.placement.digests import DigestTable
+from router.placement.marks import Marks
 
 
 class AskedDigests(DigestTable):
@@ -20,7 +18,7 @@ class AskedDigests(DigestTable):
         super().__init__()
         self.asked = False
 
-    def held_blocks(self, chain: Chain, marks: Marks, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def held_blocks(self, chain: Chain, marks: Marks, slots: Sequence[int]) -> Sequence[int] | None:
         """Return the deepest boundary of the chain in each digest, in blocks; -1 without a digest of it."""
         self.asked = True
         return super().held_blocks(chain, marks, slots)
@@ -33,14 +31,14 @@ class ExactCaches:
         self._replicas = replicas
         self._queued = queued
 
-    def held_blocks(self, chain: Chain, marks: Marks, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def held_blocks(self, chain: Chain, marks: Marks, slots: Sequence[int]) -> Sequence[int]:
         """Return how many leading blocks of the chain each of `slots` holds."""
         names = chain.names
-        replicas = [self._replicas[slot] for slot in slots.tolist()]
+        replicas = [self._replicas[slot] for slot in slots]
         if self._queued:
-            return np.array([replica.future_blocks(names) for replica in replicas], dtype=np.int64)
-        return np.array([replica.held_blocks(names) for replica in replicas], dtype=np.int64)
+            return [replica.future_blocks(names) for replica in replicas]
+        return [replica.held_blocks(names) for replica in replicas]
 
-    def told_at(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def told_at(self, slots: Sequence[int]) -> Sequence[float]:
         """Return that all of it is of this moment."""
-        return np.full(len(slots), np.inf)
+        return [inf] * len(slots)

@@ -13,7 +13,8 @@ from loadgen.simulate.workload import Request
 from router.placement.ask import Choice
 from router.placement.policy import Policy, Sees
 from router.placement.ring import Ring
-from router.placement.view import Column, FleetView, Floats, Roster
+from router.placement.roster import Roster
+from router.placement.view import Column, FleetView, Floats
 from router.policies import load_policy
 
 
@@ -38,7 +39,7 @@ class Routers:
             self.digests if self.sees == "reports" else ExactCaches(replicas, queued=self.sees == "truth")
         )
         self._exact_load = self.sees == "truth" or scenario.load_staleness_seconds == 0
-        self._roster = Roster((), (), np.empty(0, dtype=np.int64), Ring(()), 0)
+        self._roster = Roster((), (), (), Ring(()), 0)
         self._all_serve = False
 
     def meet(self, replicas: Sequence[Replica]) -> None:
@@ -46,7 +47,7 @@ class Routers:
         self._roster = Roster(
             tuple(replica.name for replica in replicas),
             tuple(replica.epoch for replica in replicas),
-            np.array([replica.slot for replica in replicas], dtype=np.int64),
+            tuple(replica.slot for replica in replicas),
             Ring([replica.name for replica in replicas]),
             len(replicas),
         )
@@ -57,14 +58,13 @@ class Routers:
         if self._exact_load:
             self.report(self._replicas, now)
         table = self._tables[router]
-        view = FleetView(
-            self._roster, table if self._all_serve else table[:, self._roster.slots], self._caches
-        )
+        seen = table if self._all_serve else table[:, list(self._roster.slots)]
+        view = FleetView.of_table(self._roster, seen, self._caches)
         policy = self.policies[router]
         self.digests.asked = False
         choice = policy.rank(request.ask, view, now)[0]
         policy.commit(request.ask, choice, now)
-        slot = int(self._roster.slots[self._roster.places[choice.name]])
+        slot = self._roster.slots[self._roster.places[choice.name]]
         table[Column.OWN_WORK_SECONDS, slot] += choice.prefill_seconds
         table[Column.IN_FLIGHT, slot] += 1
         table[Column.IN_FLIGHT_TOKENS, slot] += request.prompt_tokens
@@ -80,8 +80,8 @@ class Routers:
         chain = request.ask.chain
         if not self.digests.asked or chain is None:
             return 0
-        told = int(self.digests.held_blocks(chain, request.ask.marks, np.array([chosen.slot]))[0])
-        return min(max(0, told) * chain.block_tokens, choice.expected_tokens)
+        told = self.digests.held_blocks(chain, request.ask.marks, (chosen.slot,))
+        return min(max(0, told[0]) * chain.block_tokens, choice.expected_tokens) if told else 0
 
     def finished(self, job: Job, replica: Replica) -> None:
         """Take a request out of its router's count."""

@@ -51,27 +51,6 @@ def _stride(depth: int, block_tokens: int) -> int:
     return least << ((depth - 1) * block_tokens // _SPARSE_FROM_TOKENS).bit_length()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Marks:
-    """A chain's boundaries as digests see them: `depths` in blocks, ascending, and hashes of their names.
-
-    `reached` are the depths that so many boundaries make: 0, then `depths`.
-    `first` is one hash of each name, `probes` are those by which filters are asked: probes by names.
-    """
-
-    reached: npt.NDArray[np.int64]
-    depths: npt.NDArray[np.int64]
-    first: npt.NDArray[np.uint64]
-    probes: npt.NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, names: Sequence[bytes], depths: Sequence[int]) -> Marks:
-        """Read the marks of `names` (8 bytes or more each, of one length) at `depths`."""
-        first, second = name_halves([names[depth - 1] for depth in depths])
-        reached = np.array((0, *depths), dtype=np.int64)
-        return cls(reached, reached[1:], first, _probes(first, second))
-
-
 @dataclass(frozen=True, slots=True)
 class Digest:
     """What a replica holds. `identity` names the chain, `epoch` the life of its cache.
@@ -93,11 +72,11 @@ class Digest:
         size = min(1 << (least - 1).bit_length(), MAX_DIGEST_BYTES)
         flags = np.zeros(size * 8, dtype=np.uint8)
         if held:
-            flags[positions(_probes(*name_halves(held)), size * 8)] = 1
+            flags[positions(probes_of(*name_halves(held)), size * 8)] = 1
         return cls(identity, epoch, len(held), np.packbits(flags, bitorder="little").tobytes())
 
     def __contains__(self, name: bytes) -> bool:
-        where = positions(_probes(*name_halves([name])), len(self.bits) * 8)[:, 0].tolist()
+        where = positions(probes_of(*name_halves([name])), len(self.bits) * 8)[:, 0].tolist()
         return all(self.bits[position >> 3] >> (position & 7) & 1 for position in where)
 
     def to_json(self) -> dict[str, object]:
@@ -136,7 +115,7 @@ def positions(probes: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.int6
     return (probes & np.uint64(width - 1)).view(np.int64)
 
 
-def _probes(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def probes_of(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the probes of names by two hashes of each: probes by names."""
     return first + (second | np.uint64(1)) * _PROBE
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import aiohttp
-import numpy as np
 
 from router.chain.namers import Namers
 from router.config import FleetOptions
@@ -27,7 +26,7 @@ from router.fleet.replica import Replica
 from router.fleet.rosters import Rosters
 from router.observe.metrics import RouterMetrics
 from router.observe.prefill_metrics import PrefillMetrics, PrefillReading
-from router.placement.view import Column, FleetView
+from router.placement.view import FleetView
 
 log = logging.getLogger("kvring.fleet")
 
@@ -159,12 +158,9 @@ class Fleet:
 
     def view(self, model: str, now: float) -> FleetView:
         """Return the replicas that may serve `model`; those that warm only as far as their share goes."""
-        table = self._board.table
-        roster = self._rosters.of(model, table, now)
-        table = table.take(roster.slots, axis=1)
-        # One that never reported is taken as it stands now.
-        np.minimum(table[Column.REPORTED_AT], now, out=table[Column.REPORTED_AT])
-        return FleetView(roster, table, self._board.digests)
+        board = self._board
+        roster = self._rosters.of(model, board.columns, now)
+        return FleetView(roster, tuple(map(roster.pick, board.columns)), board.digests, now)
 
     def _routable(self) -> list[Replica]:
         usable = [replica for replica in self._replicas.values() if replica.usable]

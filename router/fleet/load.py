@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from math import inf
 
 from router.fleet.board import Board
 from router.placement.view import Column, LoadView
@@ -36,8 +35,7 @@ class LoadBook:
 
     def __init__(self, board: Board, slot: int) -> None:
         self.factor = 1.0
-        self._board = board
-        self._slot = slot
+        self._enter(board, slot)
         self._report: LoadReport | None = None
         self._in_flight = 0
         self._in_flight_tokens = 0
@@ -45,6 +43,8 @@ class LoadBook:
         self._others_in_flight = 0
         self._others_tokens = 0
         self._others_owed: Sequence[tuple[float, float]] = ()
+        # Of that, what is in no estimate of the replica's work.
+        self._others_seconds = 0.0
         self._covered_until = float("-inf")
         # Others' work as estimated from what an engine tells: it holds what others owe there.
         self._estimated_seconds = 0.0
@@ -92,9 +92,11 @@ class LoadBook:
 
     def open(self, work_seconds: float, now: float, prompt_tokens: int = 0) -> Lease:
         """Count a request that is about to be sent."""
-        lease = Lease(work_seconds, now, prompt_tokens, self._unreported_seconds + self._others_seconds())
-        self._count(lease, +1)
-        self._board.table[Column.DISPATCHED, self._slot] += 1
+        lease = Lease(work_seconds, now, prompt_tokens, self._unreported_seconds + self._others_seconds)
+        self._in_flight += 1
+        self._in_flight_tokens += prompt_tokens
+        self._show_counts()
+        self._dispatched_shown[self._slot] += 1
         self._unreported[lease] = None
         gain = _MEAN_GAIN if self._mean_seconds else 1.0
         self._mean_seconds += gain * (work_seconds - self._mean_seconds)
@@ -105,7 +107,9 @@ class LoadBook:
         """Count a request out, however it ended. Closing twice counts once."""
         if lease.open:
             lease.open = False
-            self._count(lease, -1)
+            self._in_flight -= 1
+            self._in_flight_tokens -= lease.prompt_tokens
+            self._show_counts()
             self._settle(lease)
 
     def answered(self, lease: Lease, report: LoadReport | None, now: float) -> None:
@@ -123,7 +127,7 @@ class LoadBook:
         self.heard_at = now
         self._note(work_seconds, now, running, waiting, kv_usage)
         self._estimated_seconds = work_seconds
-        self._show_owed()
+        self._weigh_others()
 
     def reported(self, report: LoadReport, covers_until: float, now: float) -> None:
         """Take a report that covers all leases opened up to `covers_until`; an older one is ignored."""
@@ -146,7 +150,7 @@ class LoadBook:
         self._covered_until = float("-inf")
         self._estimated_seconds = 0.0
         self.others(0, 0, ())
-        self._note(0.0, np.inf, 0, 0, 0.0)
+        self._note(0.0, inf, 0, 0, 0.0)
 
     def others(self, in_flight: int, tokens: int, owed: Sequence[tuple[float, float]]) -> None:
         """Take what other routers have here now, in place of what they had.
@@ -156,29 +160,42 @@ class LoadBook:
         self._others_in_flight, self._others_tokens = in_flight, tokens
         self._others_owed = [one for one in owed if one[1] > self._covered_until]
         self._show_counts()
-        self._show_owed()
+        self._weigh_others()
 
     def leave(self) -> None:
         """Leave the board; leases that are still open count on a board of their own."""
-        self._board = Board()
-        self._slot = self._board.take()
+        board = Board()
+        self._enter(board, board.take())
 
     def view(self, now: float) -> LoadView:
         """Return the load view at `now`."""
         return self._board.load_view(self._slot, now)
 
-    def _note(self, work: float, at: float, running: int, waiting: int, usage: float) -> None:
-        table, slot = self._board.table, self._slot
-        table[Column.WORK_SECONDS, slot] = work
-        table[Column.REPORTED_AT, slot] = at
-        table[Column.RUNNING, slot] = running
-        table[Column.WAITING, slot] = waiting
-        table[Column.KV_USAGE, slot] = usage
+    def _enter(self, board: Board, slot: int) -> None:
+        self._board = board
+        self._slot = slot
+        columns = board.columns
+        # Two or three of these are written at each step of a request: looked up once.
+        self._owed_shown = columns[Column.OWN_WORK_SECONDS]
+        self._in_flight_shown = columns[Column.IN_FLIGHT]
+        self._tokens_shown = columns[Column.IN_FLIGHT_TOKENS]
+        self._dispatched_shown = columns[Column.DISPATCHED]
+        self._load_shown = (
+            columns[Column.WORK_SECONDS],
+            columns[Column.REPORTED_AT],
+            columns[Column.RUNNING],
+            columns[Column.WAITING],
+            columns[Column.KV_USAGE],
+        )
 
-    def _count(self, lease: Lease, by: int) -> None:
-        self._in_flight += by
-        self._in_flight_tokens += by * lease.prompt_tokens
-        self._show_counts()
+    def _note(self, work: float, at: float, running: int, waiting: int, usage: float) -> None:
+        slot = self._slot
+        works, times, runs, waits, usages = self._load_shown
+        works[slot] = work
+        times[slot] = at
+        runs[slot] = running
+        waits[slot] = waiting
+        usages[slot] = usage
 
     def _settle(self, lease: Lease) -> None:
         if lease in self._unreported:
@@ -189,24 +206,21 @@ class LoadBook:
 
     def _owe(self, seconds: float) -> None:
         self._unreported_seconds = seconds
-        self._show_owed()
+        self._owed_shown[self._slot] = seconds + self._others_seconds
 
-    def _others_seconds(self) -> float:
+    def _weigh_others(self) -> None:
         owed = sum(seconds for seconds, _ in self._others_owed)
-        return max(0.0, owed - self._estimated_seconds)
+        self._others_seconds = max(0.0, owed - self._estimated_seconds)
+        self._owe(self._unreported_seconds)
 
     def _show_counts(self) -> None:
-        table, slot = self._board.table, self._slot
-        table[Column.IN_FLIGHT, slot] = self._in_flight + self._others_in_flight
-        table[Column.IN_FLIGHT_TOKENS, slot] = self._in_flight_tokens + self._others_tokens
-
-    def _show_owed(self) -> None:
-        owed = self._unreported_seconds + self._others_seconds()
-        self._board.table[Column.OWN_WORK_SECONDS, self._slot] = owed
+        slot = self._slot
+        self._in_flight_shown[slot] = self._in_flight + self._others_in_flight
+        self._tokens_shown[slot] = self._in_flight_tokens + self._others_tokens
 
     def _covers(self, until: float) -> None:
         """What others owed until then is in what the replica told."""
         self._covered_until = max(self._covered_until, until)
         if self._others_owed:
             self._others_owed = [one for one in self._others_owed if one[1] > self._covered_until]
-            self._show_owed()
+            self._weigh_others()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-import numpy as np
-
 from router.fleet.replica import Replica
 from router.fleet.slow_start import SlowStart
 from router.placement.ring import Ring
-from router.placement.view import Floats, Roster
+from router.placement.roster import Roster
+from router.placement.view import Columns
 
 # Sets of members that rings are kept for: of each model, and of the time before a change.
 _MOST_RINGS = 32
@@ -37,10 +36,10 @@ class Rosters:
             {r.slot: r.warm_at or 0.0 for r in self._members() if r.usable and r.warms_until(now)}
         )
 
-    def of(self, model: str, table: Floats, now: float) -> Roster:
+    def of(self, model: str, columns: Columns, now: float) -> Roster:
         """Return who may serve `model`; those that warm only as far as their share goes."""
         roster = self._serving.get(model) or self._who_serves(model)
-        return self._slow_start.admitted(roster, table, now) if self._slow_start else roster
+        return self._slow_start.admitted(roster, columns, now) if self._slow_start else roster
 
     def _who_serves(self, model: str) -> Roster:
         serving = [replica for replica in self._routable() if model in replica.models]
@@ -51,7 +50,7 @@ class Rosters:
         roster = Roster(
             names=tuple(replica.name for replica in serving),
             epochs=tuple(replica.epoch for replica in serving),
-            slots=np.array([replica.slot for replica in serving], dtype=np.int64),
+            slots=tuple(replica.slot for replica in serving),
             ring=self._ring_of(members),
             members=len(members),
         )

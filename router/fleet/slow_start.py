@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import floor
 
-import numpy as np
-
-from router.placement.view import Column, Floats, Roster
+from router.placement.roster import Roster
+from router.placement.view import Column, Columns
 
 
 class SlowStart:
@@ -21,7 +21,7 @@ class SlowStart:
         self._warming_seconds = warming_seconds
         self._warm_at: Mapping[int, float] = {}
         # The last roster that was cut, where, and what came of it: its ring's order is not worked out anew.
-        self._cut: tuple[Roster, bytes, Roster] | None = None
+        self._cut: tuple[Roster, tuple[int, ...], Roster] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._warm_at)
@@ -30,30 +30,31 @@ class SlowStart:
         """Take who warms: when each will be warm, by its slot."""
         self._warm_at = warm_at
 
-    def admitted(self, roster: Roster, table: Floats, now: float) -> Roster:
+    def admitted(self, roster: Roster, columns: Columns, now: float) -> Roster:
         """Return the roster without those that have their share; the same where all warm, or none does."""
-        slots = roster.slots
-        left = np.array([self._warm_at.get(slot, now) - now for slot in slots.tolist()])
-        warm = left <= 0
-        if warm.all():
+        left = [self._warm_at.get(slot, now) - now for slot in roster.slots]
+        if max(left, default=0.0) <= 0:
             if all(at <= now for at in self._warm_at.values()):
                 self._warm_at = {}
             return roster
-        if not warm.any():
+        in_flight = roster.pick(columns[Column.IN_FLIGHT])
+        warm = [count for count, seconds in zip(in_flight, left, strict=True) if seconds <= 0]
+        if not warm:
             return roster
-        in_flight = table[Column.IN_FLIGHT].take(slots)
-        progress = np.clip(1.0 - left / max(self._warming_seconds(), 1e-9), 0.0, 1.0)
-        share = 1.0 + np.floor(progress * in_flight[warm].mean())
-        kept = np.flatnonzero(warm | (in_flight < share))
-        if len(kept) == len(slots):
+        mean, period = sum(warm) / len(warm), max(self._warming_seconds(), 1e-9)
+        kept = tuple(
+            place
+            for place, (count, seconds) in enumerate(zip(in_flight, left, strict=True))
+            if seconds <= 0 or count < 1 + floor(max(0.0, 1 - seconds / period) * mean)
+        )
+        if len(kept) == len(left):
             return roster
-        where = kept.tobytes()
-        if self._cut is None or self._cut[0] is not roster or self._cut[1] != where:
+        if self._cut is None or self._cut[0] is not roster or self._cut[1] != kept:
             cut = replace(
                 roster,
                 names=tuple(roster.names[place] for place in kept),
                 epochs=tuple(roster.epochs[place] for place in kept),
-                slots=slots[kept],
+                slots=tuple(roster.slots[place] for place in kept),
             )
-            self._cut = roster, where, cut
+            self._cut = roster, kept, cut
         return self._cut[2]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, OrderedDict
 from typing import Any
 
-import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from router.placement.ask import Ask, Choice
@@ -24,7 +24,7 @@ class Course:
         self.hit_tokens = 0
         self.turns = 0
         self.moved = 0
-        self._names = np.zeros(_NAMES, dtype=np.uint64)
+        self._names = array("Q", [0]) * _NAMES
         self._work: Counter[str] = Counter()
         self._conversations: OrderedDict[int, str] = OrderedDict()
 
@@ -65,10 +65,12 @@ class Course:
         if chain is None or not chain.names:
             return 0
         # A name on one replica, in one life of its cache.
-        life = np.uint64(xxh3_64_intdigest(f"{choice.name}\0{choice.epoch}".encode()))
-        marks = ask.marks.first ^ life
-        places = (marks & np.uint64(_NAMES - 1)).astype(np.int64)
-        known = np.flatnonzero(self._names[places] == marks)
-        self._names[places] = marks
-        depth = int(ask.marks.depths[known[-1]]) if len(known) else 0
+        life = xxh3_64_intdigest(f"{choice.name}\0{choice.epoch}".encode())
+        depth = 0
+        for reached, name in zip(ask.marks.depths, ask.marks.first, strict=True):
+            mark = name ^ life
+            place = mark & (_NAMES - 1)
+            if self._names[place] == mark:
+                depth = reached
+            self._names[place] = mark
         return min(depth, (ask.prompt_tokens - 1) // chain.block_tokens) * chain.block_tokens

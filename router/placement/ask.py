@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import NamedTuple, overload
 
 from xxhash import xxh3_128_digest
 
 from router.chain.chain import Chain
-from router.chain.digest import Marks, boundaries
+from router.placement.marks import NO_MARKS, Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ class Ask:
     marks: Marks = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        names, block_tokens = (self.chain.names, self.chain.block_tokens) if self.chain else ((), 1)
-        object.__setattr__(self, "marks", Marks.of(names, boundaries(len(names), block_tokens)))
+        object.__setattr__(self, "marks", Marks(self.chain) if self.chain is not None else NO_MARKS)
 
     def key_at(self, depth: int) -> bytes:
         """Return the key of the prompt's first `depth` blocks; of all its data where it fills no block."""
@@ -41,8 +40,7 @@ class Ask:
         return self.chain.names[min(max(depth, 1), len(self.chain.names)) - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One place in a ranking: what was expected of a replica when it was ranked, and why it stands there.
 
     `score` is what the ranking went by, less is better, in the policy's own unit.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from router.chain.chain import Chain
-from router.chain.digest import Digest, Marks, positions
+from router.chain.digest import Digest, positions
+from router.placement.marks import Marks
 
 _WORD_BITS = 64
 _LEAST_WIDTH = 512
@@ -17,10 +19,13 @@ _LEAST_WIDTH = 512
 class Caches(Protocol):
     """What is known of residency, for replicas by their slot (a small number each)."""
 
-    def held_blocks(self, chain: Chain, marks: Marks, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return how many leading blocks of the chain each of `slots` holds; -1 where nothing is known."""
+    def held_blocks(self, chain: Chain, marks: Marks, slots: Sequence[int]) -> Sequence[int] | None:
+        """Return how many leading blocks of the chain each of `slots` holds; -1 where that is not known.
 
-    def told_at(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        None where nothing is known of any.
+        """
+
+    def told_at(self, slots: Sequence[int]) -> Sequence[float]:
         """Return when each of `slots` told, -inf where it never did."""
 
 
@@ -34,16 +39,16 @@ class DigestTable:
     def __init__(self) -> None:
         self._rows = np.zeros((_LEAST_WIDTH, 1), dtype=np.uint64)
         self._identities: list[str | None] = [None] * _WORD_BITS
-        self._told_at = np.full(_WORD_BITS, -np.inf)
+        self._told_at = [-inf] * _WORD_BITS
         # Which slots tell of a chain, by the chain's identity; made when first asked for.
-        self._tellers: dict[str, npt.NDArray[np.bool_]] = {}
+        self._tellers: dict[str, frozenset[int]] = {}
 
     def reserve(self, slot_count: int) -> None:
         """Make room for slots 0 .. slot_count - 1."""
         while slot_count > len(self._identities):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)), axis=1)
             self._identities += [None] * len(self._identities)
-            self._told_at = np.append(self._told_at, np.full(len(self._told_at), -np.inf))
+            self._told_at += [-inf] * len(self._told_at)
             self._tellers.clear()
 
     def put(self, slot: int, digest: Digest, told_at: float) -> None:
@@ -69,35 +74,39 @@ class DigestTable:
         """Forget what `slot` told."""
         if self._identities[slot] is not None:
             self._identities[slot] = None
-            self._told_at[slot] = -np.inf
+            self._told_at[slot] = -inf
             self._tellers.clear()
 
-    def held_blocks(self, chain: Chain, marks: Marks, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the deepest boundary of the chain in each digest, in blocks; -1 without a digest of it."""
+    def held_blocks(self, chain: Chain, marks: Marks, slots: Sequence[int]) -> Sequence[int] | None:
+        """Return the deepest boundary of the chain in each digest, in blocks; -1 without a digest of it.
+
+        None where nobody tells of such chains.
+        """
         tellers = self._tellers.get(chain.identity)
         if tellers is None:
-            tellers = self._tellers[chain.identity] = np.array(
-                [identity == chain.identity for identity in self._identities]
+            tellers = self._tellers[chain.identity] = frozenset(
+                slot for slot, identity in enumerate(self._identities) if identity == chain.identity
             )
-        told = tellers[slots]
-        if not np.logical_or.reduce(told):
-            return np.full(len(slots), -1, dtype=np.int64)
-        if not len(marks.depths):
-            return np.where(told, 0, -1)
-        held = self._holders(marks).view(np.uint8)
-        counts = np.unpackbits(held, axis=1, bitorder="little")
-        # A sum of few bytes is a byte: eight times as fast.
-        size = np.uint8 if len(counts) < 256 else np.uint16
-        depths = marks.reached[np.add.reduce(counts, axis=0, dtype=size)]
-        return np.where(told, depths[slots], -1)
+        if not tellers:
+            return None
+        depths = (0, *marks.depths)
+        counts = self._counts(marks)
+        return [depths[counts[slot]] if slot in tellers else -1 for slot in slots]
 
-    def told_at(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def told_at(self, slots: Sequence[int]) -> Sequence[float]:
         """Return when each digest was made, -inf without one."""
-        return self._told_at[slots]
+        told_at = self._told_at
+        return [told_at[slot] for slot in slots]
 
-    def _holders(self, marks: Marks) -> npt.NDArray[np.uint64]:
-        """Return, for each mark, the bits of those that hold it and all before it: marks by words."""
+    def _counts(self, marks: Marks) -> Sequence[int]:
+        """Return how many of the marks, from the first on, each slot holds."""
+        if not marks.depths:
+            return [0] * len(self._identities)
         rows = self._rows.take(positions(marks.probes, len(self._rows)), axis=0)
         # A held block's parent is held too: what follows a gap is a false positive.
-        found = np.bitwise_and.reduce(rows, axis=0)
-        return np.bitwise_and.accumulate(found, axis=0)
+        found = np.bitwise_and.accumulate(np.bitwise_and.reduce(rows, axis=0), axis=0)
+        held = np.unpackbits(found.view(np.uint8), axis=1, bitorder="little")
+        # A sum of few bytes is a byte: eight times as fast.
+        size = np.uint8 if len(held) < 256 else np.uint16
+        counts: list[int] = np.add.reduce(held, axis=0, dtype=size).tolist()
+        return counts

@@ -7,16 +7,17 @@ picks, and takes the one that was not used for longest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
-from math import exp
+from math import exp, inf
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from router.chain.chain import Chain
-from router.chain.digest import DENSE_TOKENS, boundaries, name_halves
+from router.chain.digest import DENSE_TOKENS, boundaries
 from router.placement.ask import Ask
 
 # Depths at which a prompt is remembered within its first thousand tokens; beyond, as in a digest. Coarser,
@@ -31,30 +32,10 @@ _MAX_EXPONENT = 40.0
 # Of two names last used at once the shallower counts as fresher, so that it outlives the other.
 _SECONDS_PER_BLOCK = 1e-7
 
-_ENTRY = np.dtype(
-    [
-        ("name", "<u8"),
-        ("at", "<f8"),
-        # The decayed number of different conversations beyond the first that went through it.
-        ("branches", "<f4"),
-        # A hash of what stood behind it, unnamed, in the last prompt that ended on it, and how long that was;
-        # 0 if none did.
-        ("tail", "<u4"),
-        ("tail_bytes", "<u2"),
-        # The name by which the first prompt that went on from that end did so; 0 if none did.
-        ("child", "<u4"),
-        # How many blocks behind it, before the next mark, the last prompt ended that did so.
-        ("beyond", "<u2"),
-        # Who served it last.
-        ("replica", "<u2"),
-    ]
-)
-
-Positions = npt.NDArray[np.int64]
+_NOWHERE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(NamedTuple):
     """What is remembered of a prompt: known to `depth` blocks, sent last, at `at`, to `replica`.
 
     `epoch` is the life of that replica's cache at the time. `hot_depth` leading blocks are shared by
@@ -62,7 +43,7 @@ class Recall:
     """
 
     depth: int = 0
-    at: float = float("-inf")
+    at: float = -inf
     replica: str = ""
     epoch: str = ""
     hot_depth: int = 0
@@ -71,7 +52,6 @@ class Recall:
 
 
 _NOTHING = Recall()
-_NOWHERE: Positions = np.empty(0, dtype=np.int64)
 
 
 class Memory:
@@ -83,19 +63,25 @@ class Memory:
 
     def __init__(self, names: int, keep_seconds: float, decay_seconds: float) -> None:
         """Room for `names`, 34 bytes each."""
-        sets = -(-names // _WAYS)
-        table = {field: np.zeros(sets * _WAYS, dtype=_ENTRY[field]) for field in _ENTRY.names or ()}
-        self._names = table["name"]
-        self._at = table["at"]
-        self._branches = table["branches"]
-        self._tails = table["tail"]
-        self._tail_bytes = table["tail_bytes"]
-        self._children = table["child"]
-        self._beyond = table["beyond"]
-        self._replicas = table["replica"]
-        self._at.fill(-np.inf)
-        self._sets = self._names.reshape(sets, _WAYS)
-        self._set_count = np.uint64(sets)
+        self._set_count = sets = -(-names // _WAYS)
+        places = sets * _WAYS
+        # Columns, as a place is read and written number by number.
+        self._names = array("Q", [0]) * places
+        self._at = array("d", [-inf]) * places
+        # The decayed number of different conversations beyond the first that went through it.
+        self._branches = array("f", [0.0]) * places
+        # A hash of what stood behind it, unnamed, in the last prompt that ended on it, and how long that was;
+        # 0 if none did.
+        self._tails = array("I", [0]) * places
+        self._tail_bytes = array("H", [0]) * places
+        # The name by which the first prompt that went on from that end did so; 0 if none did.
+        self._children = array("I", [0]) * places
+        # How many blocks behind it, before the next mark, the last prompt ended that did so.
+        self._beyond = array("H", [0]) * places
+        # Who served it last.
+        self._replicas = array("H", [0]) * places
+        # Rounds a number as those of `_branches` are.
+        self._rounded = array("f", [0.0])
         self._keep = keep_seconds
         self._decay = decay_seconds
         self._start = 0.0
@@ -109,152 +95,167 @@ class Memory:
         Hot is what a share of `hot` of all conversations have in common, and `least` conversations at least;
         everywhere belongs what a share of `everywhere` have.
         """
-        chain = ask.chain
-        if chain is None or not len(ask.marks.depths):
+        marks, names = ask.marks, ask.marks.first
+        last, place = self._last(names, now)
+        if last < 0:
             return _NOTHING
-        depths, names = ask.marks.depths, ask.marks.first
-        places = self._find(names)
-        fresh = self._fresh(places, names, now).nonzero()[0]
-        if not len(fresh):
-            return _NOTHING
-        depth, place = self._end(ask, int(depths[fresh[-1]]), int(places[fresh[-1]]), now)
+        depth, place = self._end(ask, marks.depths[last], place, now)
         replica, epoch = self._lives[self._replicas[place]]
-        hot_depth, weight, everywhere_depth = 0, 0.0, 0
+        at = self._at[place]
         least *= self._scale(now)
-        floor = max(hot * self._total, least)
-        weights = self._branches[places[fresh]]
-        if weights[0] >= floor:
-            popular = int((weights >= floor).nonzero()[0][-1])
-            hot_depth, weight = int(depths[fresh[popular]]), float(weights[popular])
-            # Block by block to where conversations part, so that all turns of one find the same place.
-            between, found = self._between(ask, int(fresh[popular]), now)
-            if len(found):
-                finer = self._branches[found]
-                hotter = (finer >= floor).nonzero()[0]
-                if len(hotter):
-                    hot_depth, weight = int(between[hotter[-1]]), float(finer[hotter[-1]])
-            floor = max(everywhere * self._total, least)
-            if weight >= floor:
-                everywhere_depth = hot_depth
-            elif weights[0] >= floor:
-                everywhere_depth = int(depths[fresh[(weights >= floor).nonzero()[0][-1]]])
+        floor = self._round(max(hot * self._total, least))
+        # Popularity falls along a chain: where it begins, few need look further.
+        most = self._branches[self._first(names, now)]
+        if most < floor:
+            return Recall(depth, at, replica, epoch)
+        popular, place = self._last(names, now, floor)
+        hot_depth = marks.depths[popular]
+        # Block by block to where conversations part, so that all turns of one find the same place.
+        finer, finer_place = self._last(self._between(ask, popular), now, floor)
+        if finer >= 0:
+            hot_depth, place = hot_depth + finer + 1, finer_place
+        weight = self._branches[place]
+        everywhere_depth = 0
+        floor = max(everywhere * self._total, least)
+        if weight >= floor:
+            everywhere_depth = hot_depth
+        elif most >= (floor := self._round(floor)):
+            everywhere_depth = marks.depths[self._last(names, now, floor)[0]]
         share = weight / self._total if weight else 0.0
-        at = float(self._at[place])
         return Recall(depth, at, replica, epoch, hot_depth, share, everywhere_depth)
 
     def record(self, ask: Ask, replica: str, epoch: str, now: float) -> None:
         """Remember a prompt that `replica` took."""
-        chain = ask.chain
-        if chain is None or not chain.names:
+        chain, marks = ask.chain, ask.marks
+        if chain is None or not marks.depths:
             return
-        known, continues = self._known(ask, now)
+        known, continues = self._known(ask, chain, now)
         scale = self._advance(now)
         if not continues:
             self._total += scale
-        depths = np.array(_depths_to_record(chain, known, continues), dtype=np.int64)
-        names, _ = name_halves([chain.names[depth - 1] for depth in depths.tolist()])
-        places = self._find(names)
-        there = self._names[places] == names
-        # Before others take places, lest they take those.
-        self._at[places[there]] = now
-        self._claim(places, names, ~there)
-        self._at[places] = now - depths * _SECONDS_PER_BLOCK
-        self._replicas[places] = self._life(replica, epoch)
+        depths = _depths_to_record(len(chain.names), chain.block_tokens, known, continues)
+        places, new = self._places_for(marks.names(depths), now)
+        at, replicas, life = self._at, self._replicas, self._life(replica, epoch)
+        for depth, place in zip(depths, places, strict=True):
+            at[place] = now - depth * _SECONDS_PER_BLOCK
+            replicas[place] = life
         if not continues:
-            # Not those whose place a new name of this prompt has just taken.
-            there &= self._names[places] == names
-            self._branches[places[there & (depths <= known)]] += np.float32(scale)
+            weight = self._round(scale)
+            for depth, place in zip(depths, places, strict=True):
+                # Not those whose place a new name of this prompt has just taken.
+                if depth <= known and place not in new:
+                    self._branches[place] += weight
         elif known < len(chain.names):
-            place = places[depths.searchsorted(known)]
+            place = places[depths.index(known)]
             if not self._children[place]:
-                self._children[place] = _child(chain, known)
-        mark = ask.marks.depths[-1]
-        self._beyond[places[depths.searchsorted(mark)]] = depths[-1] - mark
-        self._tails[places[-1]] = _hash(chain.remainder)
-        self._tail_bytes[places[-1]] = len(chain.remainder)
+                self._children[place] = _child(ask, known)
+        mark = marks.depths[-1]
+        self._beyond[places[depths.index(mark)]] = depths[-1] - mark
+        tail = chain.remainder
+        self._tails[places[-1]] = _hash(tail)
+        self._tail_bytes[places[-1]] = len(tail)
+
+    def _last(self, names: Sequence[int], now: float, floor: float = 0.0) -> tuple[int, int]:
+        """Return which of the names is the last that is known and weighs `floor`, and its place; else -1."""
+        table, at, branches = self._names, self._at, self._branches
+        sets, oldest = self._set_count, now - self._keep
+        for index in range(len(names) - 1, -1, -1):
+            name = names[index]
+            place = name % sets * _WAYS
+            if table[place] != name:
+                place += 1
+                if table[place] != name:
+                    continue
+            if at[place] >= oldest and branches[place] >= floor:
+                return index, place
+        return _NOWHERE, _NOWHERE
+
+    def _first(self, names: Sequence[int], now: float) -> int:
+        """Return the place of the first of the names that is known."""
+        return next(place for name in names if (place := self._last((name,), now)[1]) >= 0)
 
     def _end(self, ask: Ask, depth: int, place: int, now: float) -> tuple[int, int]:
         """Return how deep the prompt is known, and its place, where it ended behind its last known mark."""
-        deeper = depth + int(self._beyond[place])
-        names = ask.chain.names if ask.chain else ()
-        if depth < deeper <= len(names):
-            name = int.from_bytes(names[deeper - 1][:8], "little")
-            found = name % len(self._sets) * _WAYS
-            found += int(self._names[found + 1]) == name
-            if int(self._names[found]) == name and self._at[found] >= now - self._keep:
+        deeper = depth + self._beyond[place]
+        if ask.chain is not None and depth < deeper <= len(ask.chain.names):
+            found = self._last(ask.marks.names((deeper,)), now)[1]
+            if found >= 0:
                 return deeper, found
         return depth, place
 
-    def _known(self, ask: Ask, now: float) -> tuple[int, bool]:
+    def _known(self, ask: Ask, chain: Chain, now: float) -> tuple[int, bool]:
         """Return how many blocks of the prompt are known, and whether it goes on from one seen before."""
-        chain, marks = ask.chain, ask.marks
-        places = self._find(marks.first)
-        fresh = self._fresh(places, marks.first, now).nonzero()[0]
-        if chain is None or not len(fresh):
+        marks = ask.marks
+        last, place = self._last(marks.first, now)
+        if last < 0:
             return 0, False
-        last = int(fresh[-1])
-        depth = int(marks.depths[last])
-        continues = self._goes_on(chain, depth, int(places[last]))
+        known = begin = marks.depths[last]
+        continues = self._goes_on(ask, chain, known, place)
         # Between two marks a parting or an end may stand.
-        between, found = self._between(ask, last, now)
-        for depth, place in zip(between.tolist(), found.tolist(), strict=True):
-            continues = continues or self._goes_on(chain, depth, place)
-        return depth, continues
+        for depth, name in enumerate(self._between(ask, last), begin + 1):
+            place = self._last((name,), now)[1]
+            if place >= 0:
+                known = depth
+                continues = continues or self._goes_on(ask, chain, depth, place)
+        return known, continues
 
-    def _between(self, ask: Ask, mark: int, now: float) -> tuple[Positions, Positions]:
-        """Return the depths, and their places, remembered of the prompt between a mark and the next."""
-        depths = ask.marks.depths
-        names = ask.chain.names if ask.chain else ()
-        begin = int(depths[mark])
-        end = int(depths[mark + 1]) - 1 if mark + 1 < len(depths) else len(names)
-        if end <= begin:
-            return _NOWHERE, _NOWHERE
-        hashes, _ = name_halves(names[begin:end])
-        places = self._find(hashes)
-        fresh = self._fresh(places, hashes, now).nonzero()[0]
-        return fresh + begin + 1, places[fresh]
+    def _between(self, ask: Ask, mark: int) -> Sequence[int]:
+        """Return the names of the prompt behind one of its marks and before the next."""
+        depths, chain = ask.marks.depths, ask.chain
+        begin = depths[mark]
+        if mark + 1 < len(depths):
+            end = depths[mark + 1] - 1
+        else:
+            end = len(chain.names) if chain is not None else begin
+        return ask.marks.between(begin, end) if begin < end else ()
 
-    def _find(self, names: npt.NDArray[np.uint64]) -> Positions:
-        """Return where each name stands; where it does not, some place of another."""
-        sets = (names % self._set_count).astype(np.int64)
-        places: Positions = sets * _WAYS
-        places += self._sets[sets, 1] == names
-        return places
+    def _places_for(self, names: Sequence[int], now: float) -> tuple[list[int], set[int]]:
+        """Return where each name stands, used now, and which of these places new names have taken.
 
-    def _fresh(self, places: Positions, names: npt.NDArray[np.uint64], now: float) -> npt.NDArray[np.bool_]:
-        fresh: npt.NDArray[np.bool_] = (self._names[places] == names) & (self._at[places] >= now - self._keep)
-        return fresh
+        A new one takes the place in its set that was not used for longest.
+        """
+        table, at, sets = self._names, self._at, self._set_count
+        places, unknown = [], []
+        for index, name in enumerate(names):
+            place = name % sets * _WAYS
+            if table[place] != name and table[place + 1] == name:
+                place += 1
+            elif table[place] != name:
+                unknown.append(index)
+                places.append(place)
+                continue
+            # Before others take places, lest they take this one.
+            at[place] = now
+            places.append(place)
+        for index in unknown:
+            place = places[index]
+            place += at[place + 1] < at[place]
+            places[index] = place
+            table[place] = names[index]
+            self._branches[place] = 0.0
+            self._tails[place] = 0
+            self._children[place] = 0
+            self._beyond[place] = 0
+        return places, {places[index] for index in unknown}
 
-    def _claim(self, places: Positions, names: npt.NDArray[np.uint64], new: npt.NDArray[np.bool_]) -> None:
-        """Give every new name the place in its set that was not used for longest; `places` is changed."""
-        sets = places[new] // _WAYS
-        taken = sets * _WAYS
-        taken += self._at[taken + 1] < self._at[taken]
-        places[new] = taken
-        self._names[taken] = names[new]
-        self._branches[taken] = 0.0
-        self._tails[taken] = 0
-        self._children[taken] = 0
-        self._beyond[taken] = 0
-
-    def _goes_on(self, chain: Chain, depth: int, place: int) -> bool:
+    def _goes_on(self, ask: Ask, chain: Chain, depth: int, place: int) -> bool:
         """Say whether an earlier prompt ended `depth` blocks in, and this one goes on just as it did.
 
         The first that does is that conversation's next turn; one that goes on otherwise parts from it.
         """
-        tail = int(self._tails[place])
+        tail = self._tails[place]
         begin = depth * chain.block_bytes
-        if not tail or tail != _hash(chain.data[begin : begin + int(self._tail_bytes[place])]):
+        if not tail or tail != _hash(chain.data[begin : begin + self._tail_bytes[place]]):
             return False
-        child = int(self._children[place])
-        return not child or depth >= len(chain.names) or child == _child(chain, depth)
+        child = self._children[place]
+        return not child or depth >= len(chain.names) or child == _child(ask, depth)
 
     def _life(self, replica: str, epoch: str) -> int:
         life = self._life_of.get((replica, epoch))
         if life is None:
             if len(self._lives) >= _MOST_LIVES:
                 # So many restarts: what is known of who served what is given up once.
-                self._replicas.fill(0)
+                self._replicas = array("H", [0]) * len(self._replicas)
                 self._lives = [("", "")]
                 self._life_of = {("", ""): 0}
             life = self._life_of[replica, epoch] = len(self._lives)
@@ -269,23 +270,36 @@ class Memory:
         if now - self._start > self._decay * _MAX_EXPONENT / 2:
             shrink = 1 / self._scale(now)
             self._total *= shrink
-            self._branches *= np.float32(shrink)
+            shrink = self._round(shrink)
+            self._branches = array("f", [weight * shrink for weight in self._branches])
             self._start = now
         return self._scale(now)
 
+    def _round(self, number: float) -> float:
+        self._rounded[0] = number
+        return self._rounded[0]
 
-def _depths_to_record(chain: Chain, known: int, continues: bool) -> list[int]:
-    count = len(chain.names)
-    marks = _marks(count, chain.block_tokens)
+
+def _depths_to_record(block_count: int, block_tokens: int, known: int, continues: bool) -> Sequence[int]:
+    """Return the depths, ascending, at which a prompt is remembered that was known to `known` blocks."""
+    usual = _usual_depths(block_count, block_tokens)
+    if not known:
+        return usual
+    following = known + 1
+    if known < block_count and not continues:
+        # Here conversations part: leave the next one a finer scale to see just where.
+        marks = _marks(block_count, block_tokens)
+        behind = bisect_left(marks, following)
+        following = marks[behind] if behind < len(marks) else block_count + 1
+    before, after = bisect_left(usual, known), bisect_left(usual, following)
+    return (*usual[:before], *range(known, following), *usual[after:])
+
+
+@lru_cache(maxsize=1024)
+def _usual_depths(block_count: int, block_tokens: int) -> tuple[int, ...]:
     # The last boundary always: there is told where the prompt ended behind it.
-    depths = {*marks, *boundaries(count, chain.block_tokens)[-1:], count}
-    if known:
-        depths.add(known)
-        if known < count and not continues:
-            # Here conversations part: leave the next one a finer scale to see just where.
-            following = next((mark for mark in marks if mark > known), count + 1)
-            depths.update(range(known + 1, following))
-    return sorted(depths)
+    last = boundaries(block_count, block_tokens)[-1:]
+    return tuple(sorted({*_marks(block_count, block_tokens), *last, block_count}))
 
 
 def _hash(data: bytes) -> int:
@@ -293,9 +307,9 @@ def _hash(data: bytes) -> int:
     return xxh3_64_intdigest(data) & 0xFFFFFFFF | 1
 
 
-def _child(chain: Chain, depth: int) -> int:
+def _child(ask: Ask, depth: int) -> int:
     """Return 32 bits, never 0, of the name that follows `depth` blocks."""
-    return int.from_bytes(chain.names[depth][:4], "big") | 1
+    return ask.marks.names((depth + 1,))[0] >> 32 | 1
 
 
 @lru_cache(maxsize=1024)

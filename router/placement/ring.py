@@ -28,8 +28,15 @@ class Ring:
 
     def walk(self, key: bytes) -> Iterator[str]:
         """Yield every name once, the key's home first."""
+        return self.walk_from(self.point(key))
+
+    def point(self, key: bytes) -> int:
+        """Return where on the ring a key lies, by the number of the point that follows."""
+        return bisect(self._points, xxh3_64_intdigest(key))
+
+    def walk_from(self, start: int) -> Iterator[str]:
+        """Yield every name once, from a point on."""
         owners = self._owners
-        start = bisect(self._points, xxh3_64_intdigest(key))
         seen: set[str] = set()
         for place in range(start - len(owners), start):
             name = owners[place]

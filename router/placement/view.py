@@ -1,7 +1,7 @@
 """The fleet view: a frozen picture of the replicas that may be ranked, and of their load.
 
-Kept in columns, one number a replica, so that a policy may weigh hundreds at once; `replicas` gives the same
-picture replica by replica, for policies that would rather read it so.
+Kept in columns, one number a replica. `table` gives the same picture as an array, and `replicas` replica by
+replica, for policies that would rather read it so.
 """
 
 from __future__ import annotations
@@ -10,26 +10,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
-from xxhash import xxh3_64_intdigest
 
 from router.chain.digest import Digest
 from router.placement.ask import Ask
 from router.placement.digests import Caches, DigestTable
 from router.placement.ring import Ring
+from router.placement.roster import Roster
 from router.wire.report import PrefillCost
 
 Floats = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.int64]
 
+# A sequence for each Column, with a number for each replica.
+Columns = Sequence[Sequence[float]]
+
 # Odd, its bits spread evenly (2**64 over the golden ratio).
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MIX = 0x9E3779B97F4A7C15
+_BITS = 0xFFFFFFFFFFFFFFFF
 
 
 class Column(IntEnum):
-    """The rows of a load table; the first nine are a LoadView's fields in order, the last three a cost's."""
+    """The columns of a view: first a LoadView's fields in order, then a PrefillCost's."""
 
     WORK_SECONDS = 0
     REPORTED_AT = 1
@@ -66,11 +71,13 @@ class LoadView:
     kv_usage: float = 0.0
 
     @classmethod
-    def of_column(cls, column: Sequence[float]) -> LoadView:
-        """Read one replica's column of a load table."""
-        work, reported_at, own = column[: Column.IN_FLIGHT]
-        in_flight, tokens, dispatched, running, waiting = map(int, column[Column.IN_FLIGHT : Column.KV_USAGE])
-        usage = column[Column.KV_USAGE]
+    def of(cls, numbers: Sequence[float]) -> LoadView:
+        """Read one replica's number of each Column."""
+        work, reported_at, own = numbers[: Column.IN_FLIGHT]
+        in_flight, tokens, dispatched, running, waiting = map(
+            int, numbers[Column.IN_FLIGHT : Column.KV_USAGE]
+        )
+        usage = numbers[Column.KV_USAGE]
         return cls(work, reported_at, own, in_flight, tokens, dispatched, running, waiting, usage)
 
     @property
@@ -97,43 +104,27 @@ class ReplicaView:
     prefill: PrefillCost = field(default_factory=PrefillCost)
 
 
-@dataclass(frozen=True, eq=False)
-class Roster:
-    """Who may serve an ask: made when that changes, and shared by the views until then.
-
-    `ring` is over all members, and `members` counts those that serve the model, dead ones included: what is
-    a fair share must not change when one of them dies. `slots` are where caches know the replicas.
-    """
-
-    names: tuple[str, ...]
-    epochs: tuple[str, ...]
-    slots: Tokens
-    ring: Ring
-    members: int
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """Where each name stands in `names`."""
-        return {name: place for place, name in enumerate(self.names)}
-
-    @cached_property
-    def hashes(self) -> npt.NDArray[np.uint64]:
-        """A hash of each name."""
-        return np.array([xxh3_64_intdigest(name.encode()) for name in self.names], dtype=np.uint64)
-
-
-@dataclass(frozen=True, eq=False)
 class FleetView:
     """The replicas that may serve an ask, in no particular order, with their load and what their caches hold.
 
-    `table` has a row for each Column and a column for each replica. Nobody may write to any of it.
+    `columns` has a number for each replica in each Column, `table` is the same as an array. Nobody may write
+    to any of it.
     """
 
-    roster: Roster
-    table: Floats
-    caches: Caches
-    # The last look-up: several ask for the same of one view.
-    _looked_up: list[tuple[Ask, Tokens]] = field(default_factory=list, init=False, repr=False)
+    def __init__(
+        self,
+        roster: Roster,
+        columns: Columns,
+        caches: Caches,
+        now: float = inf,
+    ) -> None:
+        """`now` is when this is so: what was reported later, or never, is taken as of then."""
+        self.roster = roster
+        self.columns = columns
+        self.caches = caches
+        self._now = now
+        # The last look-up: several ask for the same of one view.
+        self._looked_up: tuple[Ask | None, Sequence[int] | None] = (None, None)
 
     @classmethod
     def of(
@@ -158,12 +149,18 @@ class FleetView:
         roster = Roster(
             names=tuple(replica.name for replica in replicas),
             epochs=tuple(replica.epoch for replica in replicas),
-            slots=np.arange(len(replicas), dtype=np.int64),
+            slots=tuple(range(len(replicas))),
             ring=ring,
             members=members or len(replicas),
         )
-        table = np.array(rows, dtype=np.float64).reshape(len(replicas), len(Column)).T.copy()
-        return cls(roster, table, caches)
+        return cls(roster, tuple(zip(*rows, strict=True)) or ((),) * len(Column), caches)
+
+    @classmethod
+    def of_table(cls, roster: Roster, table: Floats, caches: Caches) -> FleetView:
+        """Build a view from an array: a row for each Column, a column for each replica."""
+        view = cls(roster, table.tolist(), caches)
+        view.table = table
+        return view
 
     def __len__(self) -> int:
         return len(self.roster.names)
@@ -194,51 +191,83 @@ class FleetView:
         return self.roster.places
 
     @cached_property
+    def table(self) -> Floats:
+        """The columns as an array: a row for each Column, a column for each replica."""
+        table = np.array(self.columns, dtype=np.float64).reshape(len(Column), len(self))
+        np.minimum(table[Column.REPORTED_AT], self._now, out=table[Column.REPORTED_AT])
+        # What one policy did to it, the next must not see.
+        table.setflags(write=False)
+        return table
+
+    @cached_property
     def replicas(self) -> Sequence[ReplicaView]:
         """The same, replica by replica."""
         return tuple(
-            ReplicaView(
-                name,
-                epoch,
-                LoadView.of_column(column),
-                PrefillCost(*column[Column.BASE_SECONDS :]),
-            )
-            for name, epoch, column in zip(self.names, self.epochs, self.table.T.tolist(), strict=True)
+            ReplicaView(name, epoch, LoadView.of(numbers), PrefillCost(*numbers[Column.BASE_SECONDS :]))
+            for name, epoch, numbers in zip(self.names, self.epochs, self.table.T.tolist(), strict=True)
         )
 
-    def tie_breaks(self, key: bytes) -> npt.NDArray[np.uint64]:
-        """Return each replica's weight for `key`, a fair order that all routers share: least goes first."""
-        mixed = self.roster.hashes ^ np.uint64(xxh3_64_intdigest(key))
-        mixed *= _MIX
-        mixed ^= mixed >> np.uint64(32)
-        mixed *= _MIX
-        return mixed
+    def tie_break(self, key: int, place: int) -> int:
+        """Return a replica's weight for a hash of a key: a fair order that all routers share, least first."""
+        mixed = (self.roster.hashes[place] ^ key) * _MIX & _BITS
+        return (mixed ^ mixed >> 32) * _MIX & _BITS
 
-    def wait_seconds(self, now: float, others_share: float = 0.0) -> Floats:
+    def waits(self, now: float, others_share: float = 0.0) -> list[float]:
         """Return, for each replica, how long a request sent now would wait for its prefill to begin.
 
         Routers that see the same reports choose alike: `others_share` of what this one sent since is added
         for each of the others. How many there are shows in what replicas run and what of it is this one's.
         """
-        table = self.table
-        own = table[Column.OWN_WORK_SECONDS]
+        work, reported_at, own, in_flight, _, _, running, waiting, *_ = self.columns
         if others_share:
-            in_flight, _, _, running, waiting = np.add.reduce(
-                table[Column.IN_FLIGHT : Column.KV_USAGE], axis=1
-            ).tolist()
-            others = (running + waiting) / max(1.0, in_flight) - 1
+            others = (sum(running) + sum(waiting)) / max(1.0, sum(in_flight)) - 1
             if others > 0:
-                own = own * (1 + others_share * others)
-        wait: Floats = table[Column.WORK_SECONDS] + own
-        wait += table[Column.REPORTED_AT]
-        wait -= now
-        return np.maximum(wait, 0.0, out=wait)
+                times = 1 + others_share * others
+                own = [seconds * times for seconds in own]
+        latest = self._now
+        return [
+            wait if (wait := queued + sent + (at if at < latest else latest) - now) > 0.0 else 0.0
+            for queued, sent, at in zip(work, own, reported_at, strict=True)
+        ]
+
+    def prefills(self, prompt_tokens: int, hit_tokens: Sequence[int]) -> list[float]:
+        """Return S(prompt_tokens, hit) of each replica, for one hit a replica."""
+        *_, base, per_token, per_context = self.columns
+        return [
+            ((prompt_tokens - (u := max(1, prompt_tokens - hit)) * 0.5) * context + token) * u + fixed
+            for hit, fixed, token, context in zip(hit_tokens, base, per_token, per_context, strict=True)
+        ]
+
+    def cost(self, place: int) -> PrefillCost:
+        """Return what prefills cost on one replica."""
+        return PrefillCost(*[column[place] for column in self.columns[Column.BASE_SECONDS :]])
+
+    def told_tokens(self, ask: Ask, least_told_at: float = -inf) -> Sequence[int] | None:
+        """Return how many leading tokens of the prompt each replica holds; -1 where that is not known.
+
+        By what the replicas last told, their digests; older than `least_told_at` is not known. In a
+        simulation it may be the exact truth. None where nothing is known of anybody.
+        """
+        chain = ask.chain
+        if chain is None:
+            return None
+        asked, tokens = self._looked_up
+        if asked is not ask:
+            blocks = self.caches.held_blocks(chain, ask.marks, self.roster.slots)
+            block = chain.block_tokens
+            tokens = None if blocks is None else [-1 if count < 0 else count * block for count in blocks]
+            self._looked_up = ask, tokens
+        if tokens is None or least_told_at == -inf:
+            return tokens
+        told_at = self.caches.told_at(self.roster.slots)
+        return [held if at >= least_told_at else -1 for held, at in zip(tokens, told_at, strict=True)]
+
+    def wait_seconds(self, now: float, others_share: float = 0.0) -> Floats:
+        """Return `waits` as an array."""
+        return np.array(self.waits(now, others_share), dtype=np.float64)
 
     def prefill_seconds(self, prompt_tokens: int, hit_tokens: Floats | Tokens | float) -> Floats:
-        """Return S(prompt_tokens, hit_tokens) of each replica; hits are one number, or one or more a replica.
-
-        Of more, the last axis goes by replica.
-        """
+        """Return S(prompt_tokens, hit_tokens) of each replica; hits are one number, or one a replica."""
         table = self.table
         uncached = np.maximum(1.0, np.float64(prompt_tokens) - hit_tokens)
         seconds: Floats = prompt_tokens - uncached * 0.5
@@ -248,20 +277,7 @@ class FleetView:
         seconds += table[Column.BASE_SECONDS]
         return seconds
 
-    def held_tokens(self, ask: Ask, least_told_at: float = -np.inf) -> Tokens:
-        """Return how many leading tokens of the prompt each replica holds; -1 where that is not known.
-
-        By what the replicas last told, their digests; older than `least_told_at` is not known. In a
-        simulation it may be the exact truth.
-        """
-        if ask.chain is None:
-            return np.full(len(self), -1, dtype=np.int64)
-        slots = self.roster.slots
-        if self._looked_up and self._looked_up[0][0] is ask:
-            tokens = self._looked_up[0][1]
-        else:
-            tokens = self.caches.held_blocks(ask.chain, ask.marks, slots) * ask.chain.block_tokens
-            self._looked_up[:] = [(ask, tokens)]
-        known = tokens >= 0
-        known &= self.caches.told_at(slots) >= least_told_at
-        return np.where(known, tokens, -1)
+    def held_tokens(self, ask: Ask, least_told_at: float = -inf) -> Tokens:
+        """Return `told_tokens` as an array: -1 all over where nothing is known."""
+        told = self.told_tokens(ask, least_told_at)
+        return np.full(len(self), -1, dtype=np.int64) if told is None else np.array(told, dtype=np.int64)

@@ -8,21 +8,19 @@ of residency (digests, and this router's own memory) sharpens the expected hit. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice
 from math import ceil
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
+from xxhash import xxh3_64_intdigest
 
 from router.chain.chain import Chain
 from router.placement.ask import Ask, Choice, LazyRanking, Ranking
 from router.placement.memory import Memory, Recall
-from router.placement.view import Column, FleetView, Tokens
+from router.placement.view import Column, FleetView
 from router.settings import Options
-from router.wire.report import PrefillCost
 
 # More requests than a replica ever has in flight.
 _TIED_FIRST = 1e9
@@ -105,19 +103,18 @@ class Config(Options):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
+class _Prefix(NamedTuple):
     """What a chain and memory say before replicas are looked at; lengths in tokens, replicas by place.
 
-    `known` was sent somewhere by this router. `common` of it, one number for all or one a replica, is so
-    popular that the replica should hold a copy: it is not held against one that lacks it, lest the one that
-    had it first drew all new conversations. Behind `private_from` nothing is common anywhere. `home` and
-    `second` are -1 where there is none.
+    `known` was sent somewhere by this router. `common` of it, of each replica, is so popular that the replica
+    should hold a copy: it is not held against one that lacks it, lest the one that had it first drew all new
+    conversations. Behind `private_from` nothing is common anywhere. `home` and `second` are -1 where there is
+    none.
     """
 
     key: bytes
     known: int
-    common: Tokens | int
+    common: Sequence[int]
     private_from: int
     home: int
     second: int
@@ -135,54 +132,54 @@ class Policy:
         if not len(fleet):
             return ()
         config = self._config
-        recall = self._recall(ask, fleet.members, now)
+        recall = self._recall(ask, fleet.roster.members, now)
         prefix = self._prefix(ask, fleet, recall)
-        expected, told, told_by_all = self._expected(ask, fleet, prefix, recall, now)
-        wait = fleet.wait_seconds(now, self._config.others_share)
-        hits = np.empty((2, len(fleet)))
-        hits[0] = expected
-        np.maximum(expected, prefix.common, out=hits[1])
-        prefill, score = fleet.prefill_seconds(ask.prompt_tokens, hits)
-        score += wait
-        if prefix.home >= 0:
-            score[prefix.home] -= self._bonus(ask, fleet, prefix, bool(told[prefix.home]))
+        home = prefix.home
+        expected, told = self._expected(ask, fleet, prefix, recall, now)
+        wait = fleet.waits(now, config.others_share)
+        prefill = fleet.prefills(ask.prompt_tokens, expected)
+        judged = self._judged(ask, fleet, prefix, expected, prefill)
+        score = [one + other for one, other in zip(judged, wait, strict=True)]
+        if home >= 0:
+            score[home] -= self._bonus(ask, fleet, prefix, told is not None and told[home] >= 0)
 
-        best = int(score.argmin())
-        near = float(score[best]) + config.near_tie_seconds
+        least = min(score)
+        near = least + config.near_tie_seconds
         # A conversation that nobody holds yet may begin anywhere: where least is going on, as it stays there
         # for all its turns. Without digests it must begin at its home, or it would not be found again.
-        anywhere = told_by_all and int(np.maximum.reduce(expected)) <= prefix.private_from
+        anywhere = told is not None and min(told) >= 0 and max(expected) <= prefix.private_from
         if anywhere:
-            near += config.beginning_slack * float(prefill[best])
-        tied = score <= near
+            near += config.beginning_slack * prefill[score.index(least)]
 
-        def sort() -> list[int]:
+        def order(place: int) -> tuple[float, int]:
             """Near-equals go first, the home before the others; what is left to chance falls by hash."""
-            rank = np.where(tied, fleet.table[Column.IN_FLIGHT] if anywhere else 0.0, score + _TIED_FIRST)
-            if prefix.home >= 0 and tied[prefix.home]:
-                rank[prefix.home] -= 0.5
-            order: list[int] = np.lexsort((fleet.tie_breaks(prefix.key), rank)).tolist()
-            return order
+            if score[place] > near:
+                rank = score[place] + _TIED_FIRST
+            else:
+                rank = fleet.columns[Column.IN_FLIGHT][place] if anywhere else 0.0
+                rank -= 0.5 * (place == home)
+            return rank, fleet.tie_break(key, place)
 
-        if np.count_nonzero(tied) == 1:
-            first = best
-        elif prefix.home >= 0 and tied[prefix.home] and not anywhere:
-            first = prefix.home
+        key = xxh3_64_intdigest(prefix.key)
+        if home >= 0 and score[home] <= near and not anywhere:
+            first = home
         else:
-            first = sort()[0]
+            tied = [place for place, seconds in enumerate(score) if seconds <= near]
+            first = min(tied, key=order) if len(tied) > 1 else tied[0]
 
         def choice(place: int) -> Choice:
+            holds = told is not None and told[place] >= 0
             return Choice(
-                fleet.names[place],
-                fleet.epochs[place],
-                int(expected[place]),
-                float(wait[place]),
-                float(prefill[place]),
-                "home" if place == prefix.home else "digest" if told[place] else "ring",
-                float(score[place]),
+                fleet.roster.names[place],
+                fleet.roster.epochs[place],
+                expected[place],
+                wait[place],
+                prefill[place],
+                "home" if place == home else "digest" if holds else "ring",
+                score[place],
             )
 
-        return LazyRanking(first, len(fleet), sort, choice)
+        return LazyRanking(first, len(score), lambda: sorted(range(len(score)), key=order), choice)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Remember the prompt and who serves it."""
@@ -197,24 +194,25 @@ class Policy:
 
     def _prefix(self, ask: Ask, fleet: FleetView, recall: Recall) -> _Prefix:
         """Say what is common, and to whom; home is the ring's choice among those with the copies."""
-        chain = ask.chain
+        chain, roster = ask.chain, fleet.roster
         block = chain.block_tokens if chain else 1
         everywhere = max(recall.everywhere_depth, self._preamble_depth(chain)) if chain else 0
         depth = max(recall.hot_depth, everywhere)
-        copies = ceil(self._config.copies_slack * recall.hot_share * fleet.members)
+        copies = ceil(self._config.copies_slack * recall.hot_share * roster.members)
         key = ask.key_at(depth + 1)
-        holders = (
-            self._holders(ask, fleet, depth, copies) if everywhere < depth and copies < fleet.members else []
-        )
-        if holders:
-            copied: Tokens = np.full(len(fleet), everywhere * block, dtype=np.int64)
-            copied[holders] = depth * block
-            common: Tokens | int = copied
-            homes = islice((place for place in self._alive(fleet, key) if place in holders), 2)
+        if everywhere < depth and copies < roster.members:
+            holders = self._holders(ask, fleet, depth, copies)
         else:
-            common = depth * block
-            homes = islice(self._alive(fleet, key), 2)
-        home, second = (*homes, -1, -1)[:2]
+            holders = []
+        if holders:
+            common = [everywhere * block] * len(roster.names)
+            for place in holders:
+                common[place] = depth * block
+            walked = (roster.places.get(name, -1) for name in roster.ring.walk(key))
+            home, second = (*islice((place for place in walked if place in holders), 2), -1, -1)[:2]
+        else:
+            common = [depth * block] * len(roster.names)
+            home, second = roster.homes(key)
         return _Prefix(key, recall.depth * block, common, depth * block, home, second)
 
     @staticmethod
@@ -222,12 +220,6 @@ class Policy:
         """Return who should hold copies of the first `depth` blocks: the same, whoever of them is dead."""
         walked = islice(fleet.ring.walk(ask.key_at(depth)), copies)
         return [fleet.places[name] for name in walked if name in fleet.places]
-
-    @staticmethod
-    def _alive(fleet: FleetView, key: bytes) -> Iterator[int]:
-        """Walk the ring from the key's place, over the replicas that are there."""
-        places = fleet.places
-        return (places[name] for name in fleet.ring.walk(key) if name in places)
 
     def _preamble_depth(self, chain: Chain) -> int:
         """Return how many blocks lie wholly in a small preamble."""
@@ -237,48 +229,52 @@ class Policy:
 
     def _expected(
         self, ask: Ask, fleet: FleetView, prefix: _Prefix, recall: Recall, now: float
-    ) -> tuple[Tokens, npt.NDArray[np.bool_], bool]:
-        """Return the tokens that each replica is expected to hold, whether its digest told, and all did."""
+    ) -> tuple[list[int], Sequence[int] | None]:
+        """Return what each replica is expected to hold, in tokens, and what digests told, if any did."""
         config = self._config
-        last = fleet.places.get(recall.replica, -1)
-        renewed = last >= 0 and fleet.epochs[last] != recall.epoch
-        if config.use_digests:
-            expected = fleet.held_tokens(ask, now - config.digest_max_age_seconds)
-            told = expected >= 0
-            told_by_all = int(np.minimum.reduce(expected)) >= 0
-        else:
-            told, told_by_all = np.zeros(len(fleet), dtype=np.bool_), False
-        if not told_by_all:
-            guessed = self._guessed(fleet, prefix, last, renewed)
-            expected = np.where(told, expected, guessed) if config.use_digests else guessed
-        if last >= 0 and not renewed and told[last] and expected[last] < prefix.known:
-            told_at = fleet.caches.told_at(fleet.roster.slots[last : last + 1])[0]
-            if recall.at > told_at - config.digest_lag_seconds:
-                # Sent there since the digest was made, or so shortly before that it cannot tell yet.
-                expected[last] = prefix.known
+        last = fleet.roster.places.get(recall.replica, -1)
+        renewed = last >= 0 and fleet.roster.epochs[last] != recall.epoch
+        told = fleet.told_tokens(ask, now - config.digest_max_age_seconds) if config.use_digests else None
+        expected = self._guessed(prefix, last, renewed)
+        if told is not None:
+            expected = [held if held >= 0 else guess for held, guess in zip(told, expected, strict=True)]
+            if last >= 0 and not renewed and 0 <= told[last] < prefix.known:
+                told_at = fleet.caches.told_at(fleet.roster.slots[last : last + 1])[0]
+                if recall.at > told_at - config.digest_lag_seconds:
+                    # Sent there since the digest was made, or so shortly before that it cannot tell yet.
+                    expected[last] = prefix.known
         if ask.chain and ask.prompt_tokens <= len(ask.chain.names) * ask.chain.block_tokens:
             # One token at least is always computed, and blocks hit whole.
             block = ask.chain.block_tokens
-            np.minimum(expected, max(0, ask.prompt_tokens - 1) // block * block, out=expected)
-        return expected, told, told_by_all
+            most = max(0, ask.prompt_tokens - 1) // block * block
+            expected = [min(held, most) for held in expected]
+        return expected, told
 
-    def _guessed(self, fleet: FleetView, prefix: _Prefix, last: int, renewed: bool) -> Tokens:
+    def _guessed(self, prefix: _Prefix, last: int, renewed: bool) -> list[int]:
         """Return what replicas are expected to hold that do not tell."""
-        expected = np.full(len(fleet), np.minimum(prefix.common, prefix.known), dtype=np.int64)
+        known = prefix.known
+        expected = [common if common < known else known for common in prefix.common]
         if prefix.second >= 0:
-            hot = int(expected[prefix.second])
-            expected[prefix.second] = hot + int(self._config.second_share * (prefix.known - hot))
+            hot = expected[prefix.second]
+            expected[prefix.second] = hot + int(self._config.second_share * (known - hot))
         if prefix.home >= 0:
-            expected[prefix.home] = prefix.known
+            expected[prefix.home] = known
         if last >= 0:
             # It served this prompt; if it has started anew since, nothing is left of it.
-            expected[last] = 0 if renewed else prefix.known
+            expected[last] = 0 if renewed else known
         return expected
+
+    @staticmethod
+    def _judged(
+        ask: Ask, fleet: FleetView, prefix: _Prefix, expected: Sequence[int], prefill: list[float]
+    ) -> list[float]:
+        """Return the prefill that a replica is judged by: as if it held what is common."""
+        held = list(map(max, expected, prefix.common))
+        return prefill if held == expected else fleet.prefills(ask.prompt_tokens, held)
 
     def _bonus(self, ask: Ask, fleet: FleetView, prefix: _Prefix, told: bool) -> float:
         """Return the seconds granted to the home: a share of computing all that is not common."""
         config = self._config
         share = config.home_bonus_with_digests if told else config.home_bonus
-        cost = PrefillCost(*fleet.table[Column.BASE_SECONDS :, prefix.home].tolist())
-        length = ask.prompt_tokens
+        cost, length = fleet.cost(prefix.home), ask.prompt_tokens
         return share * (cost.seconds(length, prefix.private_from) - cost.seconds(length, length - 1))

@@ -13,8 +13,6 @@ from itertools import chain as joined
 from random import Random
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from loadgen.bench.quiet_fleet import QuietFleet, quiet_fleet
@@ -28,13 +26,13 @@ from loadgen.simulate.workload import MODEL, Request, Workload
 from loadgen.traces.generate.kinds import generate
 from loadgen.traces.trace import Trace
 from router.chain.chain import Chain, ChainIdentity
-from router.chain.digest import Marks
 from router.chain.options import ChainOptions
 from router.config import LimitOptions
 from router.fleet.load import Lease
 from router.gateway.prepare import Preparer
 from router.placement.ask import Ask, Choice, Ranking
 from router.placement.digests import Caches
+from router.placement.marks import Marks
 from router.placement.policy import Policy
 from router.placement.view import FleetView
 from router.policies import load_policy, policy_names
@@ -69,14 +67,14 @@ class OtherSlots:
         self._caches = caches
         self._slots = slots
 
-    def held_blocks(self, chain: Chain, marks: Marks, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def held_blocks(self, chain: Chain, marks: Marks, slots: Sequence[int]) -> Sequence[int] | None:
         return self._caches.held_blocks(chain, marks, self._there(slots))
 
-    def told_at(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def told_at(self, slots: Sequence[int]) -> Sequence[float]:
         return self._caches.told_at(self._there(slots))
 
-    def _there(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return np.array([self._slots[slot] for slot in slots.tolist()])
+    def _there(self, slots: Sequence[int]) -> Sequence[int]:
+        return [self._slots[slot] for slot in slots]
 
 
 @dataclass
@@ -160,7 +158,7 @@ class Twins:
         # What no live router can know, it is told here.
         slots = {live.fleet.replicas[replica.name].slot: replica.slot for replica in self.replicas}
         exact = ExactCaches(self.replicas, queued=self.routers.sees == "truth")
-        return replace(view, caches=OtherSlots(exact, slots))
+        return FleetView(view.roster, view.columns, OtherSlots(exact, slots), now)
 
 
 def mixed_chats() -> Trace:

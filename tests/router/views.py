@@ -50,7 +50,7 @@ def ask_for(tokens: Sequence[int], preamble_tokens: int = 0, **fields: Any) -> A
     """An ask for a prompt of token ids."""
     chain = NAMER.chain_of_tokens(tokens, KEYS)
     if preamble_tokens:
-        object.__setattr__(chain, "preamble_tokens", preamble_tokens)
+        chain = chain._replace(preamble_tokens=preamble_tokens)
     spread = repr(list(tokens)).encode()
     return Ask("m", len(tokens), fields.pop("spread", spread), chain, **fields)
 

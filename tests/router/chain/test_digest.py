@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.chain.chain import Chain
-from router.chain.digest import DENSE_TOKENS, STRIDE_TOKENS, Digest, Marks, boundaries, is_boundary
+from router.chain.digest import DENSE_TOKENS, STRIDE_TOKENS, Digest, boundaries, is_boundary
 from router.placement.digests import DigestTable
+from router.placement.marks import Marks
 
 
 def _deepest(digest: Digest, names: list[bytes]) -> int:
@@ -19,8 +19,9 @@ def _deepest(digest: Digest, names: list[bytes]) -> int:
     table = DigestTable()
     table.put(3, digest, 1.0)
     chain = Chain("chain", names, b"", 64, 16, 16 * len(names))
-    marks = Marks.of(names, boundaries(len(names), 16))
-    return int(table.held_blocks(chain, marks, np.array([3]))[0])
+    told = table.held_blocks(chain, Marks(chain), [3])
+    assert told is not None
+    return told[0]
 
 
 def _names(count: int, width: int = 32, salt: str = "") -> list[bytes]:

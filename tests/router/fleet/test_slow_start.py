@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
 from router.fleet.slow_start import SlowStart
 from router.placement.ring import Ring
-from router.placement.view import Column, Roster
+from router.placement.roster import Roster
+from router.placement.view import Column, Columns
 
 
 def _roster(count: int) -> Roster:
     names = tuple(f"r{number}" for number in range(count))
-    return Roster(names, names, np.arange(count, dtype=np.int64), Ring(names), count)
+    return Roster(names, names, tuple(range(count)), Ring(names), count)
 
 
-def _table(*in_flight: float) -> np.ndarray:
-    table = np.zeros((len(Column), len(in_flight)))
-    table[Column.IN_FLIGHT] = in_flight
-    return table
+def _columns(*in_flight: float) -> Columns:
+    columns: list[Sequence[float]] = [[0.0] * len(in_flight) for _ in Column]
+    columns[Column.IN_FLIGHT] = in_flight
+    return columns
 
 
 def test_the_share_grows_with_time() -> None:
@@ -34,7 +35,7 @@ def test_the_share_grows_with_time() -> None:
         (99.0, 10, False),
         (100.0, 10, True),
     ):
-        names = start.admitted(roster, _table(10, 10, in_flight), now).names
+        names = start.admitted(roster, _columns(10, 10, in_flight), now).names
         assert ("r2" in names) is admitted, (now, in_flight)
         assert names[:2] == ("r0", "r1")
 
@@ -43,12 +44,12 @@ def test_where_all_warm_nobody_is_left_out() -> None:
     start = SlowStart(lambda: 100.0)
     start.follow({0: 100.0, 1: 100.0})
     roster = _roster(2)
-    assert start.admitted(roster, _table(50, 60), 0.0) is roster
+    assert start.admitted(roster, _columns(50, 60), 0.0) is roster
 
 
 def test_it_ends() -> None:
     start = SlowStart(lambda: 100.0)
     start.follow({1: 100.0})
     roster = _roster(2)
-    assert start.admitted(roster, _table(0, 9), 101.0) is roster
+    assert start.admitted(roster, _columns(0, 9), 101.0) is roster
     assert not start

@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from router.placement.ring import Ring
 from router.placement.view import FleetView, LoadView, ReplicaView
@@ -57,12 +58,13 @@ def test_rows_come_back_as_they_were_given() -> None:
 def test_columns_wait_and_cost_as_rows_do(now: float) -> None:
     view = view_of(rows(9, seed=1))
     waits = [row.load.wait_seconds(now) for row in view.replicas]
-    assert view.wait_seconds(now).tolist() == pytest.approx(waits)
+    assert view.waits(now) == view.wait_seconds(now).tolist() == pytest.approx(waits)
     assert min(waits) >= 0
     hits = [700 * place for place in range(9)]
     for length in (1, 100, 5000):
         told = [row.prefill.seconds(length, hit) for row, hit in zip(view.replicas, hits, strict=True)]
-        assert view.prefill_seconds(length, np.array(hits)).tolist() == pytest.approx(told)
+        assert view.prefills(length, hits) == view.prefill_seconds(length, np.array(hits)).tolist()
+        assert view.prefills(length, hits) == pytest.approx(told)
         alike = [row.prefill.seconds(length, 64) for row in view.replicas]
         assert view.prefill_seconds(length, 64).tolist() == pytest.approx(alike)
 
@@ -73,7 +75,8 @@ def test_asking_changes_nothing() -> None:
     for _ in range(2):
         view.wait_seconds(100.5)
         view.prefill_seconds(1000, view.held_tokens(ask_for([1] * 64)))
-        view.tie_breaks(b"key")
+        view.waits(100.5, 0.5)
+        view.prefills(1000, [0] * 5)
     assert np.array_equal(view.table, before)
 
 
@@ -82,9 +85,9 @@ def test_ties_go_by_the_key_and_by_stable_names_not_by_place() -> None:
     view, shuffled = view_of(given), view_of(given[::-1])
     first = []
     for number in range(600):
-        key = b"key %d" % number
-        order = [view.names[place] for place in view.tie_breaks(key).argsort()]
-        assert [shuffled.names[place] for place in shuffled.tie_breaks(key).argsort()] == order
+        key = xxh3_64_intdigest(b"key %d" % number)
+        order = sorted(view.names, key=lambda name: view.tie_break(key, view.places[name]))
+        assert sorted(order, key=lambda name: shuffled.tie_break(key, shuffled.places[name])) == order
         first.append(order[0])
     assert all(60 < first.count(name) < 140 for name in view.names)
 
