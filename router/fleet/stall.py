@@ -30,7 +30,7 @@ class Stall:
         "watchers",
     )
 
-    def __init__(self, health: Health, observed: Callable[[float, float, float], None] | None = None) -> None:
+    def __init__(self, health: Health, observed: Callable[[float, float, float], None]) -> None:
         """`observed` gets seconds to a first byte, as they were and as expected, and when that was."""
         self.watchers: set[Callable[[], None]] = set()
         self._health = health
