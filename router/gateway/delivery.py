@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 
 from router.config import ObserveOptions
@@ -14,6 +15,7 @@ from router.gateway.timing import prefill_seconds
 from router.gateway.usage import AnswerReader
 from router.gateway.walk import Attempt
 from router.http.exchange import Exchange
+from router.http.failures import Stalled, Stopped, UpstreamError
 from router.http.headers import Field
 from router.observe.outcome import Outcome
 from router.observe.witness import Witness
@@ -29,22 +31,32 @@ class Delivery:
         self._observe = observe
 
     async def stream(self, attempt: Attempt, exchange: Exchange, through: Filter | None) -> EventAnswer:
-        """Pass a stream of events on; where it broke off, it can still go on, or be given up."""
+        """Pass a stream of events on; where it broke off, others may go on with it."""
         passage = attempt.passage
         self._accepted(attempt, exchange)
         prepared = passage.prepared
         answer = EventAnswer(
-            passage.reply, prepared.choices, prepared.usage_asked, self.hearing(attempt), through
+            passage.reply, prepared.choices, prepared.usage_asked, self._hearing(attempt), through
         )
-        answer.begin(exchange, self._fields(attempt, exchange))
-        await answer.over
+        with _watched(attempt, exchange):
+            answer.begin(exchange, self._fields(attempt, exchange))
+            await answer.over
+        self._judge(attempt, answer.reader, answer.broken)
         return answer
+
+    async def go_on(self, attempt: Attempt, exchange: Exchange, answer: EventAnswer, through: Filter) -> None:
+        """Let another replica go on with a stream."""
+        attempt.passage.outcome.result = "ok"
+        with _watched(attempt, exchange):
+            answer.go_on(exchange, self._hearing(attempt), through)
+            await answer.over
+        self._judge(attempt, answer.reader, answer.broken)
 
     async def body(self, attempt: Attempt, exchange: Exchange) -> None:
         """Pass any other answer on; ApiError where it broke off before anything was sent."""
         passage = attempt.passage
         self._accepted(attempt, exchange)
-        answer = BodyAnswer(exchange, passage.reply, self._fields(attempt, exchange), self.hearing(attempt))
+        answer = BodyAnswer(exchange, passage.reply, self._fields(attempt, exchange), self._hearing(attempt))
         answer.begin()
         await answer.over
         if answer.broken is not None and not passage.reply.started:
@@ -52,29 +64,30 @@ class Delivery:
             raise ApiError(
                 502, "the replica broke off its answer", source=Source.REPLICA, tried=True
             ) from answer.broken
-        self.judge(attempt, answer.reader, answer.broken is not None)
+        self._judge(attempt, answer.reader, answer.broken)
 
-    def hearing(self, attempt: Attempt) -> Callable[[], None]:
+    def _hearing(self, attempt: Attempt) -> Callable[[], None]:
         """Return what is called with each piece of an answer."""
         health, began = attempt.replica.health, False
 
         def heard() -> None:
             nonlocal began
-            health.heard(monotonic())
+            health.heard_at = monotonic()
             if not began:
                 began = True
                 self._began(attempt)
 
         return heard
 
-    def judge(self, attempt: Attempt, reader: AnswerReader, broken: bool) -> None:
+    def _judge(self, attempt: Attempt, reader: AnswerReader, broken: UpstreamError | None) -> None:
         """Say how an answer ended, and what that tells of its replica."""
         outcome, replica = attempt.passage.outcome, attempt.replica
         _read(reader, outcome)
         status = outcome.status
-        if broken:
+        if broken is not None:
             outcome.result = "broken_off"
-            replica.health.answer_failed(monotonic())
+            if not isinstance(broken, Stopped | Stalled):
+                replica.health.answer_failed(monotonic())
         elif status >= 500 and status not in TURNED_AWAY:
             outcome.result = "replica_error"
             replica.health.answer_failed(monotonic())
@@ -84,7 +97,7 @@ class Delivery:
             outcome.result = "replica_error"
         else:
             replica.health.answer_succeeded()
-            if attempt.passage.prepared.choices == 1 and status == 200:
+            if attempt.passage.prepared.choices == 1 and status == 200 and outcome.attempts == 1:
                 _teach(replica, reader, attempt.lease, outcome)
 
     def _accepted(self, attempt: Attempt, exchange: Exchange) -> None:
@@ -92,14 +105,19 @@ class Delivery:
         outcome.status = exchange.status
         outcome.streamed = exchange.content_type == b"text/event-stream"
         outcome.block_tokens = attempt.replica.block_tokens
-        if exchange.status < 400:
+        if exchange.status >= 400:
+            # Answered, and not well: no word on how fast it is.
+            attempt.replica.stall.ended(attempt.lease)
+        else:
             self._witness.accepted(attempt.decision, attempt.choice, monotonic())
 
     def _began(self, attempt: Attempt) -> None:
         """Take in the first byte that came of this attempt."""
         passage = attempt.passage
-        attempt.replica.load.began(attempt.lease)
-        outcome = passage.outcome
+        replica, outcome = attempt.replica, passage.outcome
+        replica.load.began(attempt.lease)
+        if outcome.status == 200:
+            replica.stall.began(attempt.lease, monotonic())
         if outcome.first_byte_seconds is None:
             passage.trace.began()
             passage.end_turn()
@@ -117,6 +135,21 @@ class Delivery:
             # Others were asked already: the client should not multiply that.
             fields.append((b"x-should-retry", b"false"))
         return fields
+
+
+@contextmanager
+def _watched(attempt: Attempt, exchange: Exchange) -> Iterator[None]:
+    """Break a stream off where its replica is found hung: another may go on with it."""
+
+    def hung() -> None:
+        exchange.break_off(Stalled("the replica does not move any more"))
+
+    attempt.replica.stall.watchers.add(hung)
+    try:
+        yield
+    finally:
+        # Whoever was told has been taken out already.
+        attempt.replica.stall.watchers.discard(hung)
 
 
 def _teach(replica: Replica, reader: AnswerReader, lease: Lease, outcome: Outcome) -> None:

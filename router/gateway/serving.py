@@ -10,9 +10,12 @@ from router.config import RouterConfig
 from router.fleet.fleet import Fleet
 from router.gateway.debug import Debug
 from router.gateway.decide import Decider
+from router.gateway.delivery import Delivery
+from router.gateway.dispatch import Dispatch
 from router.gateway.keyring import Keyring
 from router.gateway.prepare import Preparer
 from router.gateway.relay import Relay
+from router.gateway.succession import Succession
 from router.http.pool import Pool
 from router.observe.decisions import Decisions
 from router.observe.layout.watch import LayoutWatch
@@ -64,16 +67,11 @@ class Serving:
         policy, shadows, decisions = _learned(config, metrics, before)
         witness = Witness(policy, config.policy.name, shadows, decisions, lasting.later, lasting.sightings)
         decider = Decider(config, lasting.fleet, policy, metrics)
-        relay = Relay(
-            lasting.fleet,
-            lasting.pool,
-            witness,
-            config.policy.name,
-            config.limits,
-            observe,
-            metrics,
-            keep_keys=config.auth.keys_file is None,
-        )
+        dispatch = Dispatch(lasting.pool, keep_keys=config.auth.keys_file is None)
+        delivery = Delivery(witness, config.policy.name, observe)
+        limits, fleet = config.limits, lasting.fleet
+        succession = Succession(fleet, decider, dispatch, delivery, limits, metrics)
+        relay = Relay(fleet, dispatch, delivery, succession, limits, metrics)
         return cls(
             config=config,
             policy=policy,
