@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import orjson
@@ -42,7 +43,7 @@ def bench(*arguments: str) -> Result:
 
 
 def test_a_quick_run_measures_every_cell() -> None:
-    result = bench("--quick", "--only", "kvring", "--passes", "1", "--seconds", "0.1", "--json")
+    result = bench("--quick", "--only", "kvring", "--passes", "1", "--seconds", "0.3", "--json")
     assert result.exit_code == 0, result.output
     record = orjson.loads(result.stdout)
     assert set(record) == {
@@ -84,6 +85,8 @@ def stands_in_for_nginx(folder: Path, monkeypatch: pytest.MonkeyPatch, script: s
     path.write_text(script)
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    # Logs of what failed are kept.
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
 
 
 def test_a_router_that_ends_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
