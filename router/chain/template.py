@@ -10,10 +10,14 @@ from typing import Any
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from router.chain.chain import fingerprint
 from router.chain.prompt import CanonicalPrompt
+
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_LOOP_ATTRIBUTES = frozenset({"first", "last", "index", "index0", "length", "previtem", "nextitem"})
 
 
 class RenderError(ValueError):
@@ -30,12 +34,25 @@ class _GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """The sandbox, but for a message's fields and a loop's state, which need none and are found at once."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return `obj.attribute`, or `obj[attribute]` where there is none."""
+        kind = type(obj)
+        if kind is dict and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind is LoopContext and attribute in _LOOP_ATTRIBUTES:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
 class ChatTemplate:
     """One model's chat template, in the environment that Hugging Face's templates are written for."""
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         """`variables` are the model's special tokens by name, such as bos_token."""
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
         )
         environment.filters["tojson"] = _to_json

@@ -17,6 +17,7 @@ from router.chain.options import ChainOptions
 from router.chain.prompt import CanonicalPrompt, PromptError, chat_prompt, first_completion_prompt
 from router.chain.template import RenderError
 from router.config import LimitOptions, ModelOptions
+from router.gateway.continuation import resumable
 from router.observe.layout.watch import LayoutWatch
 from router.placement.ask import Ask
 from router.wire.body import brackets_in, parse_body
@@ -25,7 +26,7 @@ from router.wire.errors import ApiError
 # Bodies up to this size, and of so many objects and lists, are read on the event loop, which takes 2 ms at
 # the most. All others go to a thread, for a tenth of a millisecond; and so do prompts that take long to name.
 _INLINE_BYTES = 256 * 1024
-_INLINE_BRACKETS = 512
+_INLINE_BRACKETS = 400
 _INLINE_SECONDS = 1e-3
 _SECONDS_A_BYTE_REWRITTEN = 20e-9
 _LONGEST_SESSION = 1024
@@ -77,6 +78,7 @@ class Prepared(NamedTuple):
 class _Reading(NamedTuple):
     """A body that was read, and its prompt as far as it is named."""
 
+    path: str
     raw: bytes
     body: dict[str, Any]
     prompt: CanonicalPrompt
@@ -144,14 +146,14 @@ class Preparer:
         namer = self.namers.by_tokens(prompt.keys.model)
         if namer is not None and prompt.renderable and len(raw) <= self.limits.tokenised_bytes:
             try:
-                return _Reading(raw, body, prompt, namer.start(prompt), "tokens")
+                return _Reading(path, raw, body, prompt, namer.start(prompt), "tokens")
             except RenderError:
                 # The replica will say what is wrong with it; until then bytes serve.
                 pass
-        return _Reading(raw, body, prompt, self.namers.by_bytes.start(prompt), "bytes")
+        return _Reading(path, raw, body, prompt, self.namers.by_bytes.start(prompt), "bytes")
 
     def _finish(self, reading: _Reading, session: str | None, watched: bool) -> Prepared:
-        raw, body, prompt, naming, tier = reading
+        path, raw, body, prompt, naming, tier = reading
         chain = naming.chain()
         if watched and self._watch is not None:
             self._watch.see(body, len(raw), chain.prompt_tokens, self._threads)
@@ -168,8 +170,9 @@ class Preparer:
         choices = prompts * n if isinstance(n, int) and n > 0 else prompts
         turn = [message["role"] for message in prompt.messages].count("user") if prompt.messages else 0
         opening = raw.index(b"{") + 1
+        goes_on = streamed and resumable(path, body)
         return Prepared(
-            ask, tier, raw, inserted, opening, prompts, choices, usage_asked, turn, streamed, False
+            ask, tier, raw, inserted, opening, prompts, choices, usage_asked, turn, streamed, goes_on
         )
 
 

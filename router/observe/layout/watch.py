@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from threading import Lock
+from time import monotonic
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
@@ -35,11 +36,15 @@ class LayoutWatch:
     """Sees requests as they pass. Thread-safe; nothing that a client sends makes it raise.
 
     One request is looked at at a time: two at once would not find each other's prompts, and the work holds
-    the GIL anyway.
+    the GIL anyway. Looks take no more of a core than their share of requests: after one comes a rest, and
+    the next one stands for those left out meanwhile as well.
     """
 
-    def __init__(self, options: LayoutOptions) -> None:
+    def __init__(self, options: LayoutOptions, clock: Callable[[], float] = monotonic) -> None:
         self._options = options
+        self._clock = clock
+        self._rests_until = 0.0
+        self._left_out = 0.0
         # The chance of one message, so that a request with the most of them comes to the share.
         self._chance = 1 - (1 - options.sample_share) ** (1 / _SAMPLED_BY)
         self._bound = self._chance * 2**64
@@ -53,7 +58,7 @@ class LayoutWatch:
 
     @property
     def skipped(self) -> int:
-        """Sampled requests that were left out: too large, without text, or while another was looked at."""
+        """Sampled requests that were left out: too large, without text, in a look, or in the rest after."""
         return self._skipped
 
     @property
@@ -70,6 +75,9 @@ class LayoutWatch:
         """
         weight = self._weight(body)
         if weight is None:
+            return False
+        if self._clock() < self._rests_until:
+            self._skip(weight)
             return False
         if size_bytes > self._options.body_bytes or not self._looking.acquire(blocking=False):
             self._skip()
@@ -89,10 +97,12 @@ class LayoutWatch:
 
     def _look(self, body: Mapping[str, Any], prompt_tokens: int, weight: float) -> None:
         """Look at a request, with `_looking` held."""
+        started = self._clock()
         try:
             sketch = sketch_of(read_units(body), self._memory.part, pieced_characters=_PIECED_CHARACTERS)
             found = self._memory.see(sketch)
             with self._counting:
+                weight, self._left_out = weight + self._left_out, 0.0
                 self._tally.add(found, sketch.size, prompt_tokens, weight)
         except PromptError:
             self._skip()
@@ -101,11 +111,14 @@ class LayoutWatch:
             log.warning("a request's layout was not looked at: %s", type(error).__name__)
             self._skip()
         finally:
+            now = self._clock()
+            self._rests_until = now + (now - started) * (1 / self._options.sample_share - 1)
             self._looking.release()
 
-    def _skip(self) -> None:
+    def _skip(self, weight: float = 0.0) -> None:
         with self._counting:
             self._skipped += 1
+            self._left_out += weight
 
     def _weight(self, body: Mapping[str, Any]) -> float | None:
         """Return how many requests this one stands for; None where it is not in the sample."""

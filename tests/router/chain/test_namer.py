@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from router.chain.chain import unpack_tokens
+from router.chain.keys import ImageKey, Keys
 from router.chain.namer import ChainNamer
 from router.chain.prompt import chat_prompt, completion_prompts
 from router.chain.template import RenderError
@@ -53,13 +56,94 @@ def test_segments_give_the_tokens_of_the_whole_text(messages: list[dict[str, Any
     assert list(chain.names) == list(_namer().chain_of_tokens(whole, prompt.keys).names)
 
 
-@settings(max_examples=100, deadline=None)
-@given(_messages, st.booleans())
-def test_remembering_changes_nothing(messages: list[dict[str, Any]], small: bool) -> None:
-    warm = _namer(cache_bytes=2000 if small else 1 << 20)
-    for length in range(1, len(messages) + 1):
-        prompt = chat_prompt(_chat(messages[:length]))
-        assert warm.chain(prompt) == _namer().chain(prompt)
+_conversations = st.lists(
+    st.tuples(
+        st.sampled_from([None, "tenant"]), st.sampled_from(["", "Be kind.", "Be <|im_start|>"]), _messages
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "xxh3"])
+@pytest.mark.parametrize("tokenizer", [_TOKENIZER, None])
+@settings(max_examples=40, deadline=None)
+@given(_conversations, st.sampled_from([1 << 20, 12_000, 4000, 500]), st.randoms(use_true_random=False))
+def test_remembering_changes_nothing(
+    algorithm: str, tokenizer: Any, conversations: list[Any], memory: int, draw: Any
+) -> None:
+    """Conversations grow turn by turn, mixed, with shared beginnings, and some of it is forgotten again."""
+    warm = _namer(algorithm=algorithm, tokenizer=tokenizer, cache_bytes=memory)
+    turns = [(number, length) for number, one in enumerate(conversations) for length in range(len(one[2]))]
+    draw.shuffle(turns)
+    for number, length in sorted(turns, key=lambda turn: turn[1] + draw.random() * 2):
+        salt, system, messages = conversations[number]
+        fields = {"cache_salt": salt} if salt else {}
+        begun = [{"role": "system", "content": system}] if system else []
+        prompt = chat_prompt(_chat([*begun, *messages[: length + 1]], **fields))
+        assert warm.chain(prompt) == _namer(algorithm=algorithm, tokenizer=tokenizer).chain(prompt)
+        assert warm.segments.held_bytes <= memory
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "xxh3"])
+@pytest.mark.parametrize("special", [True, False])
+def test_remembered_texts_and_ids_are_those_of_the_first_time(algorithm: str, special: bool) -> None:
+    warm = _namer(algorithm=algorithm)
+    texts = ["The river runs.", "<|im_start|>The river runs.", "The river runs."]
+    for prompt in [*texts, list(range(40)), list(range(39)), list(range(40))]:
+        body = {"model": "m", "prompt": prompt, "add_special_tokens": special}
+        (one,) = completion_prompts(body)
+        assert warm.chain(one) == _namer(algorithm=algorithm).chain(one)
+
+
+@pytest.mark.parametrize("tokenizer", [_TOKENIZER, None])
+def test_a_next_turn_is_only_its_new_text(tokenizer: Any) -> None:
+    """What is known costs nothing, and what is not costs by its length."""
+    namer = _namer(tokenizer=tokenizer)
+    history = [{"role": "user", "content": "Tell me about the river. " * 400}]
+    first = namer.start(chat_prompt(_chat(history)))
+    assert first.seconds > 0
+    first.chain()
+    assert namer.start(chat_prompt(_chat(history))).seconds == 0
+    history += [
+        {"role": "assistant", "content": "It flows. " * 4},
+        {"role": "user", "content": "And the sea?"},
+    ]
+    assert 0 < namer.start(chat_prompt(_chat(history))).seconds < first.seconds / 20
+
+
+def _plainly_named(algorithm: str, root: bytes, data: bytes, keys: Keys) -> list[bytes]:
+    """Names as the definition has them, block by block."""
+    names, parent = [], root
+    for index in range(len(data) // 16):
+        block = data[16 * index : 16 * index + 16] + keys.of_block(index, 4)
+        if algorithm == "sha256":
+            parent = sha256(parent + block).digest()
+        else:
+            parent = xxh3_64_intdigest(block, int.from_bytes(parent, "little")).to_bytes(8, "little")
+        names.append(parent)
+    return names
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "xxh3"])
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 9), max_size=60),
+    st.lists(st.tuples(st.integers(0, 70), st.integers(0, 9)), max_size=3),
+)
+def test_names_are_as_defined_whichever_blocks_have_keys(
+    algorithm: str, tokens: list[int], pictures: list[tuple[int, int]]
+) -> None:
+    images = tuple(ImageKey(b"picture", start, length) for start, length in pictures)
+    keys = Keys("m", salt="s", images=images)
+    namer = _namer(algorithm=algorithm, tokenizer=None)
+    chain = namer.chain_of_tokens(tokens, keys)
+    named = _plainly_named(algorithm, namer.root, chain.data, keys)
+    assert list(chain.names) == named
+    # The rest of a chain follows from any of its names.
+    for depth in range(1, len(named)):
+        rest = namer.name_blocks(named[depth - 1], chain.data[16 * depth :], keys.keyed_blocks(4), depth)
+        assert rest == named[depth:]
 
 
 @pytest.mark.parametrize("tokenizer", [_TOKENIZER, None])

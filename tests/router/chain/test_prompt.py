@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from router.chain.prompt import PromptError, canonical_pieces, chat_prompt, completion_prompts
+from router.chain.namer import ChainNamer
+from router.chain.prompt import (
+    PromptError,
+    canonical_bytes,
+    canonical_pieces,
+    chat_prompt,
+    completion_prompts,
+)
 
 _USER = {"role": "user", "content": "hi"}
 
@@ -104,3 +112,59 @@ def test_bytes_of_a_message_cannot_be_imitated_by_content() -> None:
     two = _pieces(messages=[_USER, {"role": "assistant", "content": "x"}])
     forged = _pieces(messages=[{"role": "user", "content": "hi\x00assistant\x00x"}])
     assert b"".join(two) != b"".join(forged)
+
+
+# Committed so that a change of the canonical form is noticed: routers of different releases must agree.
+_EVERYTHING: dict[str, Any] = {
+    "model": "größe",
+    "cache_salt": "tenant",
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": [2.5, None]}}}],
+    "messages": [
+        {"role": "system", "content": "You help."},
+        {"role": "developer", "content": [{"type": "text", "text": "Grüße"}, {"type": "text", "text": "b"}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "See:"},
+                {"type": "image_url", "image_url": {"url": "data:red"}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "salt"},
+        {"role": "user", "name": "ann"},
+        {"role": "user", "content": "春天 😀 " * 40},
+    ],
+}
+
+
+def test_the_canonical_form_stays_as_it_is() -> None:
+    prompt = chat_prompt(_EVERYTHING)
+    pieces, preamble = canonical_pieces(prompt)
+    assert (len(pieces), preamble) == (8, 129)
+    whole = b"".join(pieces)
+    assert sha256(whole).hexdigest() == "d5f0601398359c6ccd2e55b17444adb88c06f5fbf96438647976dc990d850db3"
+    for algorithm, last in (
+        ("sha256", "492325efef8a76df20cbbb5595d4e747d5949d38aacc55a7bc4fc93ab6a56826"),
+        ("xxh3", "47ddd83db231ed33"),
+    ):
+        chain = ChainNamer(algorithm, "seed", 16, None).chain(prompt)
+        assert chain.names[-1].hex() == last
+        assert (len(chain.names), chain.prompt_tokens, chain.preamble_tokens) == (13, 210, 32)
+
+
+@pytest.mark.parametrize("count", range(1, len(_EVERYTHING["messages"]) + 1))
+def test_one_run_of_bytes_and_pieces_are_the_same(count: int) -> None:
+    for fields in ({}, {"tools": None}):
+        body = {**_EVERYTHING, **fields, "messages": _EVERYTHING["messages"][:count]}
+        pieces, preamble = canonical_pieces(chat_prompt(body))
+        assert canonical_bytes(chat_prompt(body)) == (b"".join(pieces), preamble)
+    for text in ("größe", [1, 2, 3]):
+        (prompt,) = completion_prompts({"model": "m", "prompt": text})
+        pieces, preamble = canonical_pieces(prompt)
+        assert canonical_bytes(prompt) == (b"".join(pieces), preamble)

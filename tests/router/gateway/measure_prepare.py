@@ -1,4 +1,4 @@
-"""What it takes to prepare a request, from its bytes to the ask: microseconds of CPU by size and tier, printed.
+"""What it takes to prepare a request, from its bytes to the ask: microseconds of CPU by size, printed.
 
     python -m tests.router.gateway.measure_prepare [DIRECTORY_OF_A_TOKENIZER]
 

@@ -6,6 +6,7 @@ import gc
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from itertools import count
 from threading import Event, Thread
 from typing import Any
 
@@ -29,10 +30,10 @@ class AtOnce(Executor):
 
 
 class Watched:
-    """A watch that looks at once."""
+    """A watch that looks at once, which takes no time unless a clock says so."""
 
-    def __init__(self, **options: Any) -> None:
-        self.watch = LayoutWatch(LayoutOptions(**options))
+    def __init__(self, clock: Callable[[], float] = lambda: 0.0, **options: Any) -> None:
+        self.watch = LayoutWatch(LayoutOptions(**options), clock)
 
     def see(self, request: Mapping[str, Any], size_bytes: int, prompt_tokens: int) -> bool:
         return self.watch.see(request, size_bytes, prompt_tokens, AtOnce())
@@ -81,6 +82,17 @@ def test_a_sample_has_its_share_and_stands_for_all() -> None:
     report = seen.report()
     assert report.requests == pytest.approx(total, rel=0.15)
     assert report.prompt_tokens == pytest.approx(tokens, rel=0.15)
+
+
+def test_looks_take_no_more_of_a_core_than_their_share_of_requests() -> None:
+    """What is left out meanwhile is stood for by what is looked at next."""
+    # Each time that somebody reads the clock a second has passed: a look takes one, so a rest takes four.
+    seen = Watched(count().__next__, sample_share=0.2)
+    total = 12_000
+    looked = [seen.see(body(chat(1, f"c{number}")), 1000, 10) for number in range(total)]
+    assert 0 < sum(looked) < 0.2 * total / 3
+    assert seen.watch.skipped > 2 * sum(looked)
+    assert seen.report().requests == pytest.approx(total, rel=0.15)
 
 
 def test_a_turn_and_the_next_are_sampled_together() -> None:
