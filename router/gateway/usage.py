@@ -11,8 +11,7 @@ from router.wire.sse import event_data
 
 # A finish reason, usage or an error that is not null.
 _TELLING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[^n\s])')
-# What ends a stream or tells of it: without any of these, events are text alone.
-_ENDING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[^n\s])|\[DONE\]')
+_GOES_ON = b'"finish_reason":null'
 # A usage object as it stands in a longer answer: braces within braces at most once.
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 # Longer than any prefill.
@@ -32,6 +31,8 @@ class AnswerReader:
         self.done = False
         self.failed = False
         self._choices = choices
+        # How events end that were found to hold text alone; at first, as none does.
+        self._plain_end = _GOES_ON
         self._ended: set[int] = set()
 
     @property
@@ -52,8 +53,8 @@ class AnswerReader:
             self.read_body(b'{"usage":%b}' % usage)
 
     def passes(self, data: bytes) -> bool:
-        """Say whether these are whole events that tell nothing but text."""
-        return data.endswith(b"\n\n") and not _ENDING.search(data)
+        """Say whether this is one whole event that surely tells nothing but text."""
+        return data.endswith(self._plain_end) and data.find(b"\n\n") == len(data) - 2
 
     def read_event(self, event: bytes) -> bool:
         """Read one event; return whether it holds usage and no choices, as include_usage asks for."""
@@ -62,6 +63,7 @@ class AnswerReader:
             self.done = True
             return False
         if not _TELLING.search(event):
+            self._note_plain(event)
             return False
         data = event_data(event)
         if data is None:
@@ -78,6 +80,12 @@ class AnswerReader:
             if isinstance(choice, dict) and choice.get("finish_reason"):
                 self._ended.add(_count(choice.get("index")) or 0)
         return self._read_usage(chunk) and choices == []
+
+    def _note_plain(self, event: bytes) -> None:
+        """Note how events of text end: the next are told by that from those that end a choice."""
+        at = event.rfind(_GOES_ON)
+        if at >= 0 and self._choices == 1 and event.endswith(b"\n\n"):
+            self._plain_end = event[at:]
 
     def _read_usage(self, answer: Any) -> bool:
         usage = answer.get("usage") if isinstance(answer, dict) else None
