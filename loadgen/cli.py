@@ -13,7 +13,7 @@ from loadgen.commands.fail import Failed
 
 # A router's image has neither torch nor rich: what a command needs is imported by its own module.
 _COMMANDS = {
-    "bench": "Measure what the router's own parts cost in CPU time.",
+    "bench": "Measure what the router, its parts and its peers cost in CPU time.",
     "ceiling": "Tell the hit ratio that any cache could reach on a request log or a trace.",
     "demo": "Show what prefix affinity gives: a real model, three replicas, two policies.",
     "doctor": "Check a configuration or a live fleet, and say what to mend.",
