@@ -67,13 +67,6 @@ class Prepared(NamedTuple):
     streamed: bool
     resumable: bool
 
-    @property
-    def body(self) -> bytes:
-        """What to send, in one piece."""
-        return (
-            self.raw[: self.opening] + self.inserted + self.raw[self.opening :] if self.inserted else self.raw
-        )
-
 
 class _Reading(NamedTuple):
     """A body that was read, and its prompt as far as it is named."""
