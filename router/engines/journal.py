@@ -99,6 +99,9 @@ class Journal:
             self._lost = self._lost or not _opens(event)
             self._ended = self._ended or _ENDED in event
             self._first = self._first or event
+        elif event_data(event) not in (None, b"[DONE]"):
+            # Written otherwise than this engine does: what it says is not known.
+            self._lost = True
 
     def _is_told(self) -> bool:
         """Say whether what was told as token ids are such."""

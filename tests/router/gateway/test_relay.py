@@ -65,7 +65,7 @@ async def test_a_body_passes_byte_for_byte_unless_usage_must_be_asked() -> None:
         assert up.replicas[0].bodies == [raw]
         up.replicas[0].answer = lambda request: stream(request, EVENTS)
         await up.post(streamed)
-        inserted = b'{"stream_options":{"include_usage":true},'
+        inserted = b'{"stream_options":{"include_usage":true},"return_token_ids":"answer",'
         assert up.replicas[0].bodies[1] == inserted + streamed[1:]
 
 
