@@ -18,6 +18,7 @@ from router.gateway.waiting import WaitingRoom
 from router.http.server import HttpServer
 from router.observe.tracing import start_tracing
 from router.wire.http_server import JsonErrorRunner
+from router.workers.place import WorkerPlace
 
 log = logging.getLogger("kvring")
 
@@ -29,10 +30,14 @@ _CUT_STEPS = 20
 class Router:
     """One router. Built within a running event loop; `address` is known once it has started."""
 
-    def __init__(self, config: RouterConfig) -> None:
-        """Build all parts; PolicyError, OSError or ValueError where the options do not fit the world."""
+    def __init__(self, config: RouterConfig, place: WorkerPlace | None = None) -> None:
+        """Build all parts; PolicyError, OSError or ValueError where the options do not fit the world.
+
+        With a `place`, it is one of several workers that share its ports.
+        """
         self._config = config
-        self.core = core = Core(config)
+        self.core = core = Core(config, place)
+        self._shares_ports = place is not None
         self.fleet, self.metrics, self.preparer, self.control = (
             core.fleet,
             core.metrics,
@@ -63,10 +68,12 @@ class Router:
         """Listen, and begin to watch the fleet."""
         listen, control = self._config.listen, self._config.control
         await self._runners[0].setup()
-        self.address = await self._server.listen(listen.host, listen.port)
+        self.address = await self._server.listen(listen.host, listen.port, self._shares_ports)
         self.control_address = self.address
         if control.port is not None:
-            self.control_address = await _listen(self._runners[1], control.host, control.port)
+            self.control_address = await _listen(
+                self._runners[1], control.host, control.port, self._shares_ports
+            )
         await self.core.start()
 
     def reload(self, config: RouterConfig) -> None:
@@ -131,8 +138,8 @@ class Router:
         return server()
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int) -> str:
+async def _listen(runner: web.AppRunner, host: str, port: int, shared: bool) -> str:
     await runner.setup()
-    await web.TCPSite(runner, host, port).start()
+    await web.TCPSite(runner, host, port, reuse_port=shared or None).start()
     bound, port = runner.addresses[0][:2]
     return f"http://{f'[{bound}]' if ':' in bound else bound}:{port}"

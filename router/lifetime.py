@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,12 @@ from router.gateway.core import Core
 from router.observe.log_format import formatter
 from router.reload import Reloader
 from router.settings import start_log
+from router.workers.answers import CoreAnswers
+from router.workers.message import Kind
+from router.workers.place import WorkerPlace
+from router.workers.ports import Ports
+from router.workers.signals import admit
+from router.workers.supervisor import Supervisor
 
 log = logging.getLogger("kvring")
 
@@ -53,39 +59,104 @@ def run(
     uvloop.run(_serve(build, config, load, file))
 
 
+def run_workers(
+    build: Callable[[RouterConfig, WorkerPlace | None], Server],
+    load: Callable[[], RouterConfig],
+    file: Path | None = None,
+) -> None:
+    """Do the same in `listen.workers` processes that share ports, or in this one where that is 1."""
+    config = load()
+    if config.listen.workers == 1:
+        run(lambda config: build(config, None), load, file)
+        return
+    start_log(config.observe.log_level, formatter(config.observe.log_format))
+    with closing(Ports(config)) as ports:
+
+        def serve(place: WorkerPlace, again: bool) -> None:
+            ports.close()
+            uvloop.run(
+                _serve(
+                    lambda config: build(config, place),
+                    ports.settled(config),
+                    lambda: ports.settled(load()),
+                    file,
+                    place,
+                    again,
+                )
+            )
+
+        Supervisor(config.listen.workers, serve).run()
+
+
+class _Orders:
+    """What a server is told to do while it runs."""
+
+    def __init__(self) -> None:
+        self.asked, self.insisted, self.changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._signalled = False
+
+    def signalled(self) -> None:
+        """End; and the second time, at once."""
+        (self.insisted if self._signalled else self.asked).set()
+        self._signalled = True
+
+    def take(self, kind: Kind) -> None:
+        """Take an order of the supervisor. It and a signal may say the same, which is not to insist."""
+        if kind is Kind.RELOAD:
+            self.changed.set()
+            return
+        self.asked.set()
+        if kind is Kind.INSIST:
+            self.insisted.set()
+
+
 async def _serve(
     build: Callable[[RouterConfig], Server],
     config: RouterConfig,
     load: Callable[[], RouterConfig],
     file: Path | None,
+    place: WorkerPlace | None = None,
+    again: bool = False,
 ) -> None:
+    """Serve; as one of several workers where there is a `place`, `again` where that one died before."""
     loop = asyncio.get_running_loop()
-    asked, insisted, changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (insisted if asked.is_set() else asked).set()
-
+    orders = _Orders()
     # First of all: whoever signals one that starts must not kill it.
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    loop.add_signal_handler(signal.SIGHUP, changed.set)
-    server = build(config)
+        loop.add_signal_handler(number, orders.signalled)
+    loop.add_signal_handler(signal.SIGHUP, orders.changed.set)
     async with AsyncExitStack() as last:
+        if place is not None:
+            admit()
+            await place.link.open(orders.take)
+            last.push_async_callback(place.link.close)
+        server = build(config)
         last.push_async_callback(server.stop)
         await server.start()
-        log.info(
-            "listening on %s, control on %s, policy %s",
-            server.address,
-            server.control_address,
-            config.policy.name,
-        )
+        _introduce(server, config, place)
+        if again:
+            # It began by the options of the start: the others may have taken up newer ones since.
+            orders.changed.set()
         core = server.core
-        reloader = Reloader(load, server.reload, file, lambda: core.serving.config, core.metrics, changed)
+        reloader = Reloader(
+            load, server.reload, file, lambda: core.serving.config, core.metrics, orders.changed
+        )
         reloading = asyncio.create_task(reloader.run())
-        await asked.wait()
+        await orders.asked.wait()
         log.info("draining")
         reloading.cancel()
-        await _drain(server, insisted)
+        await _drain(server, orders.insisted)
+
+
+def _introduce(server: Server, config: RouterConfig, place: WorkerPlace | None) -> None:
+    """Say where it listens: to the log, or to the supervisor, who says it once for all."""
+    introduction = (
+        f"listening on {server.address}, control on {server.control_address}, policy {config.policy.name}"
+    )
+    if place is None:
+        log.info(introduction)
+    else:
+        place.link.serve(CoreAnswers(server.core), introduction)
 
 
 async def _drain(server: Server, insisted: asyncio.Event) -> None:

@@ -25,6 +25,11 @@ from router.settings import SettingsError
     multiple=True,
     help="A replica of a static fleet; once for each (fleet.replicas).",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    help="Processes that serve the port, about one a core (listen.workers).",
+)
 @click.option("--policy", metavar="NAME", help="How replicas are ranked (policy.name).")
 @click.option(
     "--set",
@@ -37,25 +42,27 @@ def command(
     config: Path | None,
     listen: str | None,
     replicas: tuple[str, ...],
+    workers: int | None,
     policy: str | None,
     sets: tuple[str, ...],
 ) -> None:
     """Run the router until SIGTERM or Ctrl-C."""
     from router.app import Router
     from router.config import RouterConfig
-    from router.lifetime import run
+    from router.lifetime import run_workers
     from router.policies import PolicyError
 
     host, port = _address(listen) if listen is not None else (None, None)
     named = {
         "listen.host": host,
         "listen.port": port,
+        "listen.workers": workers,
         "policy.name": policy,
         "fleet.replicas": [_replica(replica) for replica in replicas] or None,
     }
     try:
         flags = read_flags(sets, named)
-        run(Router, lambda: RouterConfig.load(config, flags), config)
+        run_workers(Router, lambda: RouterConfig.load(config, flags), config)
     except (SettingsError, PolicyError) as error:
         raise Unfit(str(error)) from error
     except (OSError, ValueError) as error:

@@ -10,18 +10,22 @@ from aiohttp import web
 from router.fleet.fleet import Fleet
 from router.gateway.dashboard import Dashboard
 from router.gateway.debug import Debug
+from router.gateway.siblings import Siblings
 from router.observe.metrics import RouterMetrics
 
 
 class Control:
     """Handlers of probes, metrics, explanations and the page."""
 
-    def __init__(self, fleet: Fleet, metrics: RouterMetrics, debug: Callable[[], Debug]) -> None:
-        """`debug` returns the explaining part as the options are now."""
+    def __init__(
+        self, fleet: Fleet, metrics: RouterMetrics, debug: Callable[[], Debug], siblings: Siblings | None
+    ) -> None:
+        """`debug` returns the explaining part of now's options; one of several workers has `siblings`."""
         self._fleet = fleet
         self._metrics = metrics
         self._debug = debug
-        self._dashboard = Dashboard(fleet, metrics, lambda: debug().explains)
+        self._siblings = siblings
+        self._dashboard = Dashboard(fleet, metrics, lambda: debug().explains, siblings)
         self.draining = False
 
     @property
@@ -61,11 +65,13 @@ class Control:
         return web.json_response({"status": "ok", "usable_replicas": usable, "replicas": total})
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Expose the metrics."""
-        self._fleet.observe()
-        return web.Response(
-            body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+        """Expose the metrics, of all workers where there are several."""
+        if self._siblings is not None:
+            body = await self._siblings.metrics()
+        else:
+            self._fleet.observe()
+            body = self._metrics.render()
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def fleet(self, request: web.Request) -> web.Response:
         """Tell how the router and each replica are."""
@@ -81,7 +87,7 @@ class Control:
 
     async def explain_request(self, request: web.Request) -> web.Response:
         """Explain one of the last requests."""
-        return await self._debug().explain_request(request)
+        return await self._debug().explain_request(request, self._siblings)
 
     async def layout(self, request: web.Request) -> web.Response:
         """Report what layouts cost."""

@@ -20,6 +20,7 @@ from router.gateway.control import Control
 from router.gateway.handover import Handover
 from router.gateway.prepare import Preparer
 from router.gateway.serving import Lasting, Serving, check_policies, fixed_changes
+from router.gateway.siblings import Siblings
 from router.http.pool import Pool
 from router.observe.fingerprint import config_fingerprint, release
 from router.observe.layout.metrics import LayoutMetrics
@@ -38,8 +39,11 @@ DRAIN_STEP_SECONDS = 0.05
 class Core:
     """All parts below the surface that requests come in by. Built within a running event loop."""
 
-    def __init__(self, config: RouterConfig) -> None:
-        """Build all parts; PolicyError, OSError or ValueError where the options do not fit the world."""
+    def __init__(self, config: RouterConfig, siblings: Siblings | None = None) -> None:
+        """Build all parts; PolicyError, OSError or ValueError where the options do not fit the world.
+
+        `siblings` are there where this is one of several workers on one port.
+        """
         # What may fail goes first, while nothing is open that would have to be closed.
         check_policies(config)
         self._redis = _redis(config)
@@ -78,7 +82,7 @@ class Core:
         self.serving = Serving.build(config, self._lasting)
         self._handover = Handover(self.now, self.fleet, self.preparer, self._session, self.metrics)
         self.fleet.on_drain(self._handover.begin)
-        self.control = Control(self.fleet, self.metrics, lambda: self.serving.debug)
+        self.control = Control(self.fleet, self.metrics, lambda: self.serving.debug, siblings)
         self._introduce(config)
 
     def now(self) -> Serving:

@@ -14,7 +14,9 @@ from aiohttp import web
 from router.chain.chain import fingerprint
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Replica
-from router.gateway.readings import Readings
+from router.gateway.readings import STARTED, Readings
+from router.gateway.siblings import Siblings
+from router.observe.merge import registry_of
 from router.observe.metrics import RouterMetrics
 
 # Pages ask every two seconds; however many are open, the fleet is looked at this often at most.
@@ -46,11 +48,21 @@ _HEADERS = {
 class Dashboard:
     """Handlers of the page and of `/debug/fleet`."""
 
-    def __init__(self, fleet: Fleet, metrics: RouterMetrics, explains: Callable[[], bool]) -> None:
-        """`explains` is whether single requests are explained, as the options are now."""
+    def __init__(
+        self,
+        fleet: Fleet,
+        metrics: RouterMetrics,
+        explains: Callable[[], bool],
+        siblings: Siblings | None,
+    ) -> None:
+        """`explains` is whether single requests are explained, as the options are now.
+
+        With `siblings`, counts and what is in flight are of all workers; the rest is as this one sees it.
+        """
         self._fleet = fleet
         self._metrics = metrics
         self._explains = explains
+        self._siblings = siblings
         self._files = {
             path.name: (path.read_bytes(), _TYPES[path.suffix])
             for path in _PAGE.iterdir()
@@ -79,12 +91,17 @@ class Dashboard:
         now = monotonic()
         made = self._made
         if made is None or made[1] is not draining or now - made[0] >= _KEEP_SECONDS:
-            made = self._made = now, draining, orjson.dumps(self._told(now, draining))
+            told = self._told(await self._readings(), now, draining)
+            made = self._made = now, draining, orjson.dumps(told)
         headers = _HEADERS | {"Cache-Control": "no-store"}
         return web.Response(body=made[2], content_type="application/json", headers=headers)
 
-    def _told(self, now: float, draining: bool) -> dict[str, Any]:
-        readings = Readings(self._metrics.registry)
+    async def _readings(self) -> Readings:
+        if self._siblings is None:
+            return Readings(self._metrics.registry)
+        return Readings(registry_of(await self._siblings.families()))
+
+    def _told(self, readings: Readings, now: float, draining: bool) -> dict[str, Any]:
         # A second address of a replica is not another one.
         replicas = [_replica(one, readings, now) for one in self._fleet.replicas if not one.twin]
         return {
@@ -99,7 +116,8 @@ class Dashboard:
         sources = self._fleet.members_told.items()
         return {
             **readings.introduction,
-            "uptime_seconds": now - self._started,
+            **self._worker(),
+            "uptime_seconds": self._uptime_seconds(readings, now),
             "in_flight": int(readings.one("kvring_in_flight_requests")),
             "waiting": int(readings.one("kvring_waiting_requests")),
             "ready": not draining and self._fleet.routable_count > 0,
@@ -109,6 +127,15 @@ class Dashboard:
             "redis_up": readings.redis_up,
             "reloads": readings.reloads,
         }
+
+    def _uptime_seconds(self, readings: Readings, now: float) -> float:
+        # All workers say the same: another one may answer the next time, or this one be a new one by then.
+        return now - self._started if self._siblings is None else time() - readings.one(STARTED)
+
+    def _worker(self) -> dict[str, Any]:
+        if self._siblings is None:
+            return {}
+        return {"worker": {"number": self._siblings.number, "count": self._siblings.count}}
 
 
 def _replica(replica: Replica, readings: Readings, now: float) -> dict[str, Any]:
@@ -122,7 +149,7 @@ def _replica(replica: Replica, readings: Readings, now: float) -> dict[str, Any]
         "models": replica.models,
         "work_seconds": load.work_seconds,
         "wait_seconds": load.wait_seconds(now),
-        "in_flight": replica.load.in_flight,
+        "in_flight": readings.in_flight(name, replica.load.in_flight),
         "running": load.running if heard else None,
         "waiting": load.waiting if heard else None,
         "kv_usage": load.kv_usage if heard else None,

@@ -10,6 +10,7 @@ from aiohttp import web
 from router.config import RouterConfig
 from router.gateway.decide import Decider
 from router.gateway.prepare import Preparer
+from router.gateway.siblings import Siblings
 from router.observe.decisions import Decisions
 from router.observe.explain import brief, explanation
 from router.observe.layout.watch import LayoutWatch
@@ -70,18 +71,26 @@ class Debug:
         record = self._witness.explain(prepared.ask, prepared.tier, view, ranking, now)
         return _json(explanation(record))
 
-    async def explain_request(self, request: web.Request) -> web.Response:
-        """Explain one of the last requests, by its id."""
+    async def explain_request(self, request: web.Request, siblings: Siblings | None) -> web.Response:
+        """Explain one of the last requests, by its id, whichever worker served it."""
         if self._decisions is None:
             raise _off("observe.explain")
-        found = self._decisions.find(request.match_info["request_id"])
-        if found is None:
+        request_id = request.match_info["request_id"]
+        body = self.explained(request_id)
+        if not body and siblings is not None:
+            body = await siblings.explained(request_id)
+        if not body:
             raise ApiError(
                 404,
                 f"no such request among the last {self._config.observe.explained_requests}",
                 code="request_not_found",
             )
-        return _json(explanation(found))
+        return web.Response(body=body, content_type="application/json")
+
+    def explained(self, request_id: str) -> bytes:
+        """Explain one of the last requests of this worker as JSON; empty where it knows none of that id."""
+        found = self._decisions.find(request_id) if self._decisions is not None else None
+        return orjson.dumps(explanation(found)) if found is not None else b""
 
     async def shadow(self, request: web.Request) -> web.Response:
         """Report on the shadow policies."""

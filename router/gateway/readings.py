@@ -21,8 +21,10 @@ _MISSES = "kvring_uncached_tokens_total"
 _TTFT = "kvring_turn_time_to_first_byte_seconds_bucket"
 _INFO = "kvring_info"
 _REDIS = "kvring_redis_up"
+STARTED = "kvring_process_start_time_seconds"
 _RELOADS, _CURRENT = "kvring_config_reloads_total", "kvring_config_current"
-_GAUGES = ("kvring_in_flight_requests", "kvring_waiting_requests", _CURRENT, _REDIS)
+_IN_FLIGHT = "kvring_replica_in_flight_requests"
+_GAUGES = ("kvring_in_flight_requests", "kvring_waiting_requests", _CURRENT, _REDIS, STARTED)
 
 
 class Readings:
@@ -32,11 +34,12 @@ class Readings:
         """Collects from `registry` just what is shown."""
         self.introduction = {"version": "", "policy": "", "run": "", "config": ""}
         self._single: dict[str, float] = {}
+        self._in_flight: dict[str, int] = {}
         self._reloads: dict[str, int] = {}
         self._figures: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._misses: dict[str, dict[str, int]] = defaultdict(dict)
         self._first_bytes: dict[float, int] = defaultdict(int)
-        names = (*_FIGURES, _MISSES, _TTFT, _INFO, _RELOADS, *_GAUGES)
+        names = (*_FIGURES, _MISSES, _TTFT, _INFO, _RELOADS, _IN_FLIGHT, *_GAUGES)
         for metric in registry.restricted_registry(names).collect():
             for name, labels, value, *_ in metric.samples:
                 self._take(name, labels, value)
@@ -54,6 +57,10 @@ class Readings:
     def one(self, name: str) -> float:
         """Return a gauge without labels."""
         return self._single.get(name, 0.0)
+
+    def in_flight(self, replica: str, own: int) -> int:
+        """Return the leases on a replica, `own` ones where the metrics do not know it."""
+        return self._in_flight.get(replica, own)
 
     def of(self, replica: str) -> dict[str, Any]:
         """Return a replica's counts, all 0 where it has served nothing."""
@@ -87,6 +94,8 @@ class Readings:
         elif name in _FIGURES:
             # Requests are counted by how they ended.
             self._figures[labels["replica"]][_FIGURES[name]] += int(value)
+        elif name == _IN_FLIGHT:
+            self._in_flight[labels["replica"]] = int(value)
         elif name == _TTFT:
             self._first_bytes[float(labels["le"])] += int(value)
         elif name == _INFO:

@@ -6,9 +6,11 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
-from typing import Protocol
+from typing import Protocol, cast
 
+from router.wire.errors import ApiError, Source
 from router.workers.message import About, BrokenError, Inbox, Kind, Message, framed
 
 log = logging.getLogger("kvring.workers")
@@ -16,13 +18,17 @@ log = logging.getLogger("kvring.workers")
 # Longer than a supervisor waits for a worker that does not answer.
 _ASK_SECONDS = 3.0
 _MOST_ASKS = 64
+_CLOSE_SECONDS = 1.0
 # Counts since the last snapshot are lost where a worker is killed; a snapshot may cost a hundredth of a core.
 _SNAPSHOT_SECONDS = 1.0
 _SNAPSHOT_SHARE = 0.01
 
 
-class SilentError(Exception):
-    """The supervisor does not answer: nothing true can be said of all workers."""
+def _silent() -> ApiError:
+    """Nothing true can be said of all workers: sums without some of them would go back."""
+    return ApiError(
+        503, "this worker's supervisor does not answer", source=Source.ROUTER, code="supervisor_silent"
+    )
 
 
 class Answers(Protocol):
@@ -48,22 +54,24 @@ class Link(asyncio.Protocol):
         self._asked: dict[int, asyncio.Future[bytes]] = {}
         self._last = 0
         self._next_snapshot: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._lost = asyncio.Event()
 
     async def open(self, order: Callable[[Kind], None]) -> None:
         """Begin to listen; `order` gets DRAIN, RELOAD or INSIST, the last also when the other end is gone."""
         self._order = order
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=self._end)
 
-    def serve(self, answers: Answers) -> None:
-        """Say that the worker serves, answer from now on, and tell its metrics every second."""
+    def serve(self, answers: Answers, introduction: str) -> None:
+        """Say that the worker serves, and where; answer from now on, and tell its metrics every second."""
         self._answers = answers
-        self._send(Message(Kind.STARTED))
+        self._send(Message(Kind.STARTED, body=introduction.encode()))
         self._tell_snapshot()
 
     async def ask(self, about: About, body: bytes = b"") -> bytes:
-        """Ask about all workers; SilentError where no answer comes in time."""
+        """Ask about all workers; ApiError (503) where no answer comes in time."""
         if self._transport is None or len(self._asked) >= _MOST_ASKS:
-            raise SilentError
+            raise _silent()
         self._last = number = self._last + 1
         asked: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[number] = asked
@@ -72,33 +80,38 @@ class Link(asyncio.Protocol):
             async with asyncio.timeout(_ASK_SECONDS):
                 return await asked
         except TimeoutError:
-            raise SilentError from None
+            raise _silent() from None
         finally:
             self._asked.pop(number, None)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Tell the last counts, and hang up once they are through."""
         if self._next_snapshot is not None:
             self._next_snapshot.cancel()
-        if self._transport is not None:
-            if self._answers is not None:
-                self._send(Message(Kind.SNAPSHOT, body=self._answers.snapshot()))
-            self._transport.close()
-            self._transport = None
+        if self._transport is None:
+            return
+        if self._answers is not None:
+            self._send(Message(Kind.SNAPSHOT, body=self._answers.snapshot()))
+        self._closing = True
+        self._transport.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._lost.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep what to write to."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        # uvloop's is not declared to be one.
+        self._transport = cast(asyncio.WriteTransport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         """End this worker too, where its supervisor has gone without a word."""
-        if self._transport is None:
-            return
         self._transport = None
+        self._lost.set()
+        if self._closing:
+            return
         for asked in self._asked.values():
             if not asked.done():
-                asked.set_exception(SilentError())
+                asked.set_exception(_silent())
         log.error("the supervisor is gone; this worker ends")
         self._order(Kind.INSIST)
 

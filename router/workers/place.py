@@ -12,7 +12,7 @@ from router.workers.message import About
 class WorkerPlace:
     """Which of how many a worker is (from 1), and its link to the supervisor.
 
-    What is asked here is answered for all workers; SilentError where the supervisor does not answer.
+    What is asked here is answered for all workers; ApiError (503) where the supervisor does not answer.
     """
 
     number: int
