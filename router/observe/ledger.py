@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.observe.access import AccessLine, access_log
+from router.observe.access import AccessLog
 from router.observe.labels import turn_label
 from router.observe.metrics import RouterMetrics
 from router.observe.outcome import Outcome
@@ -13,59 +13,60 @@ class Ledger:
 
     def __init__(self, metrics: RouterMetrics, log: bool) -> None:
         self._metrics = metrics
-        self._log = log
+        self._log = AccessLog() if log else None
 
     def enter(self, outcome: Outcome) -> None:
         """Book an outcome."""
-        self._metrics.of(self._metrics.tiers, outcome.tier).inc()
-        if outcome.replica:
-            self._enter_replica(outcome)
+        metrics, replica, result, served = self._metrics, outcome.replica, outcome.result, outcome.served
+        metrics.tiers.of[(outcome.tier,)].inc()
+        if replica:
+            metrics.requests.of[replica, result].inc()
+            self._enter_replica(outcome, (replica,), served)
         else:
-            self._metrics.of(self._metrics.refusals, str(outcome.status)).inc()
+            metrics.refusals.of[(str(outcome.status),)].inc()
         # A replica is asked only for models that it serves.
-        model = self._metrics.models.of(outcome.model, served=bool(outcome.replica))
-        self._metrics.of(self._metrics.model_requests, model, outcome.result).inc()
-        if outcome.served:
-            self._enter_model(outcome, model)
+        model = metrics.models.of(outcome.model, served=bool(replica))
+        metrics.model_requests.of[model, result].inc()
+        if served:
+            self._enter_model(outcome, (model,))
             if turn := turn_label(outcome.turn):
-                self._enter_turn(outcome, model, turn)
-        if self._log:
-            access_log.info(AccessLine(outcome))
+                self._enter_turn(outcome, (model, turn))
+        if self._log is not None:
+            self._log.enter(outcome)
 
-    def _enter_replica(self, outcome: Outcome) -> None:
-        metrics, replica = self._metrics, outcome.replica
-        metrics.of(metrics.requests, replica, outcome.result).inc()
+    def _enter_replica(self, outcome: Outcome, replica: tuple[str], served: bool) -> None:
+        metrics, hit = self._metrics, outcome.hit_tokens
         if outcome.first_byte_seconds is not None:
-            metrics.of(metrics.ttft, replica).observe(outcome.first_byte_seconds)
-        if not outcome.served:
+            metrics.ttft.of[replica].observe(outcome.first_byte_seconds)
+        if not served:
             # Only prompts that were served count: what a broken one computed, nobody tells.
             return
-        metrics.of(metrics.prompt_tokens, replica).inc(outcome.prompt_tokens)
-        metrics.of(metrics.expected_tokens, replica).inc(outcome.expected_tokens)
-        if outcome.hit_tokens is None:
-            metrics.of(metrics.unreported, replica).inc()
+        metrics.prompt_tokens.of[replica].inc(outcome.prompt_tokens)
+        metrics.expected_tokens.of[replica].inc(outcome.expected_tokens)
+        if hit is None:
+            metrics.unreported.of[replica].inc()
         else:
-            metrics.of(metrics.hit_tokens, replica).inc(outcome.hit_tokens)
-        for cause, tokens in outcome.misses or ():
-            if tokens:
-                metrics.of(metrics.uncached_tokens, replica, cause.value).inc(tokens)
+            metrics.hit_tokens.of[replica].inc(hit)
+        if outcome.misses is not None:
+            for cause, tokens in outcome.misses.to_json().items():
+                metrics.uncached_tokens.of[replica[0], cause].inc(tokens)
 
-    def _enter_model(self, outcome: Outcome, model: str) -> None:
+    def _enter_model(self, outcome: Outcome, model: tuple[str]) -> None:
         metrics, first, output = self._metrics, outcome.first_byte_seconds, outcome.output_tokens
-        metrics.of(metrics.request_seconds, model).observe(outcome.total_seconds)
+        metrics.request_seconds.of[model].observe(outcome.total_seconds)
         if output is None:
             return
-        metrics.of(metrics.output_tokens, model).inc(output)
+        metrics.output_tokens.of[model].inc(output)
         if outcome.streamed and first is not None and output > 1:
             # The first token came with the first byte.
             seconds = max(0.0, outcome.total_seconds - first) / (output - 1)
-            metrics.of(metrics.output_token_seconds, model).observe(seconds)
+            metrics.output_token_seconds.of[model].observe(seconds)
 
-    def _enter_turn(self, outcome: Outcome, model: str, turn: str) -> None:
-        metrics = self._metrics
-        if outcome.hit_tokens is not None:
-            metrics.of(metrics.turn_prompt_tokens, model, turn).inc(outcome.prompt_tokens)
-            metrics.of(metrics.turn_hit_tokens, model, turn).inc(outcome.hit_tokens)
+    def _enter_turn(self, outcome: Outcome, turn: tuple[str, str]) -> None:
+        metrics, hit = self._metrics, outcome.hit_tokens
+        if hit is not None:
+            metrics.turn_prompt_tokens.of[turn].inc(outcome.prompt_tokens)
+            metrics.turn_hit_tokens.of[turn].inc(hit)
         if outcome.streamed and outcome.first_byte_seconds is not None:
             # The first byte of an answer that comes whole comes after its last token.
-            metrics.of(metrics.turn_ttft, model, turn).observe(outcome.first_byte_seconds)
+            metrics.turn_ttft.of[turn].observe(outcome.first_byte_seconds)
