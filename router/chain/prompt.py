@@ -140,7 +140,12 @@ def canonical_bytes(prompt: CanonicalPrompt) -> tuple[bytes, int]:
     for message in prompt.messages:
         if not preamble and message["role"] not in _PREAMBLE_ROLES:
             preamble = sum(map(len, parts)) + _header_bytes(message)
-        parts += _message_parts(message)
+        content = message.get("content")
+        if len(message) == 2 and isinstance(content, str):
+            # As nearly all are.
+            parts += (message["role"].encode(), _FIELD, content.encode(), _END)
+        else:
+            parts += _message_parts(message)
     data = b"".join(parts)
     return data, preamble or len(data)
 
@@ -152,8 +157,6 @@ def _tools_parts(prompt: CanonicalPrompt) -> tuple[bytes, ...]:
 def _message_parts(message: Mapping[str, Any]) -> Sequence[bytes]:
     content = message.get("content")
     text = content.encode() if isinstance(content, str) else _sorted_json(content)
-    if len(message) == 2 and "content" in message:
-        return message["role"].encode(), _FIELD, text, _END
     parts = [message["role"].encode(), _FIELD, text]
     for key in sorted(message.keys() - {"role", "content"}):
         parts += [_FIELD, key.encode(), _FIELD, _sorted_json(message[key])]
@@ -184,24 +187,21 @@ def _completion_prompt(prompt: object, body: Mapping[str, Any]) -> CanonicalProm
     raise PromptError("'prompt' must be text, token ids, or a list of either, and not empty", "prompt")
 
 
-def _messages(messages: list[Any]) -> tuple[list[Mapping[str, Any]], bool]:
+def _messages(messages: list[Any]) -> tuple[list[Any], bool]:
     """Return the messages as a template sees them, and whether text is all they hold."""
-    read: list[Mapping[str, Any]] = []
-    all_plain = True
-    for position, message in enumerate(messages):
+    for message in messages:
         if (
-            isinstance(message, dict)
-            and isinstance(message.get("content"), str)
-            and isinstance(message.get("role"), str)
-            and "tool_calls" not in message
+            not isinstance(message, dict)
+            or not isinstance(message.get("content"), str)
+            or not isinstance(message.get("role"), str)
+            or "tool_calls" in message
         ):
-            # As nearly all are: seen as it was sent.
-            read.append(message)
-            continue
-        one, plain = _message(message, position)
-        read.append(one)
-        all_plain = all_plain and plain
-    return read, all_plain
+            break
+    else:
+        # As nearly all are: seen as they were sent.
+        return messages, True
+    read = [_message(message, position) for position, message in enumerate(messages)]
+    return [message for message, _ in read], all(plain for _, plain in read)
 
 
 def _message(message: object, position: int) -> tuple[dict[str, Any], bool]:
@@ -220,6 +220,8 @@ def _message(message: object, position: int) -> tuple[dict[str, Any], bool]:
         raise PromptError(
             f"'messages[{position}].content' must be text or parts", f"messages[{position}].content"
         )
+    elif "tool_calls" not in message:
+        return message, True
     read = {**message, "content": content}
     if message.get("tool_calls") is not None:
         read["tool_calls"] = _tool_calls(message["tool_calls"], position)

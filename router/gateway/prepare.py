@@ -23,8 +23,8 @@ from router.placement.ask import Ask
 from router.wire.body import brackets_in, parse_body
 from router.wire.errors import ApiError
 
-# Bodies up to this size, and of so many objects and lists, are read on the event loop, which takes 2 ms at
-# the most. All others go to a thread, for a tenth of a millisecond; and so do prompts that take long to name.
+# Bodies up to this size, and of so many objects and lists, are read on the event loop: 2 ms at the most, for
+# all but absurd ones. Others go to a thread, for a tenth of a millisecond, and so do prompts long to name.
 _INLINE_BYTES = 256 * 1024
 _INLINE_BRACKETS = 400
 _INLINE_SECONDS = 1e-3
@@ -68,17 +68,6 @@ class Prepared(NamedTuple):
     resumable: bool
 
 
-class _Reading(NamedTuple):
-    """A body that was read, and its prompt as far as it is named."""
-
-    path: str
-    raw: bytes
-    body: dict[str, Any]
-    prompt: CanonicalPrompt
-    naming: Naming
-    tier: str
-
-
 class Preparer:
     """Names prompts of every model, by its tokenizer where there is one, else by bytes.
 
@@ -118,18 +107,21 @@ class Preparer:
         brackets = brackets_in(raw, _INLINE_BRACKETS)
         if len(raw) > _INLINE_BYTES or brackets == _INLINE_BRACKETS:
             return await self.in_thread(self._prepare, path, raw, brackets, session, watched)
-        reading = self._read(path, raw, brackets)
-        seconds = reading.naming.seconds
-        if "stream_options" in reading.body and _lacks_usage(reading.body):
+        body, prompt, naming, tier = self._read(path, raw, brackets)
+        seconds = naming.seconds
+        if "stream_options" in body and _lacks_usage(body):
             seconds += len(raw) * _SECONDS_A_BYTE_REWRITTEN
         if seconds > _INLINE_SECONDS:
-            return await self.in_thread(self._finish, reading, session, watched)
-        return self._finish(reading, session, watched)
+            return await self.in_thread(self._finish, path, raw, body, prompt, naming, tier, session, watched)
+        return self._finish(path, raw, body, prompt, naming, tier, session, watched)
 
     def _prepare(self, path: str, raw: bytes, brackets: int, session: str | None, watched: bool) -> Prepared:
-        return self._finish(self._read(path, raw, brackets), session, watched)
+        return self._finish(path, raw, *self._read(path, raw, brackets), session, watched)
 
-    def _read(self, path: str, raw: bytes, brackets: int) -> _Reading:
+    def _read(
+        self, path: str, raw: bytes, brackets: int
+    ) -> tuple[dict[str, Any], CanonicalPrompt, Naming, str]:
+        """Return the body, its prompt, that as far as it is named, and the tier."""
         body = parse_body(raw, brackets)
         try:
             prompt = READERS[path](body)
@@ -139,14 +131,23 @@ class Preparer:
         namer = self.namers.by_tokens(prompt.keys.model)
         if namer is not None and prompt.renderable and len(raw) <= self.limits.tokenised_bytes:
             try:
-                return _Reading(path, raw, body, prompt, namer.start(prompt), "tokens")
+                return body, prompt, namer.start(prompt), "tokens"
             except RenderError:
                 # The replica will say what is wrong with it; until then bytes serve.
                 pass
-        return _Reading(path, raw, body, prompt, self.namers.by_bytes.start(prompt), "bytes")
+        return body, prompt, self.namers.by_bytes.start(prompt), "bytes"
 
-    def _finish(self, reading: _Reading, session: str | None, watched: bool) -> Prepared:
-        path, raw, body, prompt, naming, tier = reading
+    def _finish(
+        self,
+        path: str,
+        raw: bytes,
+        body: dict[str, Any],
+        prompt: CanonicalPrompt,
+        naming: Naming,
+        tier: str,
+        session: str | None,
+        watched: bool,
+    ) -> Prepared:
         chain = naming.chain()
         if watched and self._watch is not None:
             self._watch.see(body, len(raw), chain.prompt_tokens, self._threads)
