@@ -94,16 +94,15 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The client does not read: whoever sends to it waits."""
         self._paused = True
-        self._unread = self._transport.get_write_buffer_size()
-        self._deadline = monotonic() + self._limits().write_seconds
+        self._await_reading()
         if self._reply is not None and self._reply.source is not None:
             self._reply.source.pause()
 
     def resume_writing(self) -> None:
         """The client has read."""
         self._paused = False
-        if self._reply is not None:
-            self._deadline = inf
+        if not self._transport.is_closing():
+            self._deadline = inf if self._reply is not None else self._idle_until()
         self._resume_source()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -252,13 +251,12 @@ class Connection(asyncio.BufferedProtocol):
         elif self._lingering:
             self._linger()
         elif not reply.keep_alive:
-            self._transport.close()
+            self._close()
         elif self._paused:
             # What is left to send is sent within the limit of pause_writing.
             pass
         else:
-            now, limits = monotonic(), self._limits()
-            self._deadline = now + (limits.header_seconds if self._in_head else limits.idle_client_seconds)
+            self._deadline = self._idle_until()
 
     def _refuse(self, refusal: ApiError) -> None:
         """Answer a request that cannot be read on; then the connection ends."""
@@ -297,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
     def break_off(self) -> None:
         """Close behind what was sent."""
         self._keep_alive = False
-        self._transport.close()
+        self._close()
 
     @property
     def paused(self) -> bool:
@@ -320,14 +318,12 @@ class Connection(asyncio.BufferedProtocol):
         """Hold the limits of time."""
         if now < self._deadline:
             return
-        if self._paused:
-            unread = self._transport.get_write_buffer_size()
-            if unread < self._unread:
+        if self._paused or self._transport.is_closing():
+            if self._transport.get_write_buffer_size() < self._unread:
                 # Slow, but it reads.
-                self._unread = unread
-                self._deadline = now + self._limits().write_seconds
-                return
-            self._transport.abort()
+                self._await_reading()
+            else:
+                self._transport.abort()
         elif self._lingering or self._reply is not None:
             self._transport.abort()
         elif self._request is not None:
@@ -336,7 +332,20 @@ class Connection(asyncio.BufferedProtocol):
             self._in_head = False
             self._refuse(ApiError(408, "the request's headers did not arrive in time"))
         else:
-            self._transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        """Close once all that was written has been read; within the limit for that."""
+        self._await_reading()
+        self._transport.close()
+
+    def _await_reading(self) -> None:
+        self._unread = self._transport.get_write_buffer_size()
+        self._deadline = monotonic() + self._limits().write_seconds
+
+    def _idle_until(self) -> float:
+        limits = self._limits()
+        return monotonic() + (limits.header_seconds if self._in_head else limits.idle_client_seconds)
 
 
 def _framing_fault(headers: Headers, http_1_0: bool) -> ApiError | None:
