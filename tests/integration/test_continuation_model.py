@@ -31,6 +31,8 @@ async def test_greedy_answers_survive_their_replicas(tmp_path: Path) -> None:
         "model_directory": str(bundled_model_directory()),
         # Rounding in bf16 would depend on who computed what together.
         "torch": {"dtype": "fp32", "block_count": 64},
+        # Told, so that no start measures it.
+        "prefill": {"base_seconds": 0.01, "per_token_seconds": 1e-3, "per_token_context_seconds": 0},
     }
     bodies: list[dict[str, Any]] = [
         {"messages": [{"role": "user", "content": question}], "max_tokens": ANSWER, "temperature": 0}
