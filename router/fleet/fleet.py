@@ -145,7 +145,7 @@ class Fleet:
 
     def models(self) -> list[str]:
         """Return the models that can be served now."""
-        return sorted({model for replica in self._routable() for model in replica.models})
+        return [model for model in self.known_models() if self._routable(model)]
 
     def known_models(self) -> list[str]:
         """Return the models that some member serves, were it usable."""
@@ -153,7 +153,7 @@ class Fleet:
 
     def context_tokens(self, model: str) -> int | None:
         """Return the shortest context among the replicas that serve `model`; None where none told."""
-        told = [r.context_tokens for r in self._routable() if model in r.models]
+        told = [replica.context_tokens for replica in self._routable(model)]
         return min((tokens for tokens in told if tokens is not None), default=None)
 
     def view(self, model: str, now: float) -> FleetView:
@@ -162,14 +162,16 @@ class Fleet:
         roster = self._rosters.of(model, board.columns, now)
         return FleetView(roster, tuple(map(roster.pick, board.columns)), board.digests, now)
 
-    def _routable(self) -> list[Replica]:
-        usable = [replica for replica in self._replicas.values() if replica.usable]
+    def _routable(self, model: str | None = None) -> list[Replica]:
+        """Return who requests are sent to: for `model`, or for any."""
+        serving = [one for one in self._replicas.values() if model is None or model in one.models]
+        usable = [replica for replica in serving if replica.usable]
         if usable:
             return usable
         # All look bad: more likely they are busy, or the network between is, than all broken at once.
         return [
             replica
-            for replica in self._replicas.values()
+            for replica in serving
             if replica.name
             and not replica.twin
             and not replica.member.draining

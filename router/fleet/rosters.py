@@ -15,12 +15,12 @@ _MOST_RINGS = 32
 
 
 class Rosters:
-    """Makes rosters of `members`; `routable` are those of them that requests are sent to."""
+    """Makes rosters of `members`; `routable` are those that a model's requests are sent to."""
 
     def __init__(
         self,
         members: Callable[[], Collection[Replica]],
-        routable: Callable[[], Sequence[Replica]],
+        routable: Callable[[str], Sequence[Replica]],
         warming_seconds: Callable[[], float],
     ) -> None:
         self._members = members
@@ -42,7 +42,7 @@ class Rosters:
         return self._slow_start.admitted(roster, columns, now) if self._slow_start else roster
 
     def _who_serves(self, model: str) -> Roster:
-        serving = [replica for replica in self._routable() if model in replica.models]
+        serving = self._routable(model)
         # Dead ones too: what is home must not change for those that live on.
         members = tuple(
             sorted(r.name for r in self._members() if r.name and model in r.models and not r.twin)

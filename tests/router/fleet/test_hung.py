@@ -98,6 +98,19 @@ async def test_where_all_hang_requests_are_sent_all_the_same() -> None:
         assert (await asked)[0] == 200
 
 
+async def test_a_models_only_replica_is_its_last_resort_though_others_serve_other_models() -> None:
+    async with _fleet(2) as (up, replicas, members):
+        replicas[0].models = ("m", "adapter")
+        fleet = up.router.fleet
+        await until(lambda: "adapter" in members[0].models)
+        replicas[0].free.clear()
+        await until(lambda: not members[0].usable)
+        assert tuple(fleet.view("m", 0.0).names) == ("r1",)
+        assert tuple(fleet.view("adapter", 0.0).names) == ("r0",)
+        assert fleet.models() == ["adapter", "m"]
+        assert fleet.routable_count == 1
+
+
 async def test_one_that_talks_is_busy_whatever_its_polls_do() -> None:
     async with _fleet(1) as (up, (replica,), (member,)):
         replica.free.clear()

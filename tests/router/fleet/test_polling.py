@@ -41,6 +41,35 @@ async def test_a_fleet_is_polled_within_the_budget(size: int, idle: float, busy:
         assert poller.due_at(100.0) == pytest.approx(102.0)
 
 
+async def test_one_that_falls_silent_is_asked_ahead_of_its_time() -> None:
+    async with aiohttp.ClientSession() as session:
+        now = 100.0
+        options = FleetOptions()
+        replica = Replica(Member("http://127.0.0.1:9", "r"), 2, Board(), Calibration(options.calibration))
+        poller = Poller(
+            replica, session, options, Namers(ChainOptions(), {}), lambda: now, lambda: None, lambda: 256
+        )
+        replica.health.probe_passed(0.0)
+        # Nothing is owed: nobody asks.
+        assert not poller._fell_silent(99.0)
+        lease = replica.load.open(1.0, 100.0)
+        replica.stall.sent(lease, 0.0, 1.0, 100.0, streamed=True)
+        now = 100.2
+        assert not poller._fell_silent(99.0)
+        now = 100.3
+        assert poller._fell_silent(99.0)
+        # Asked since, and answered: at the usual pace.
+        assert not poller._fell_silent(100.26)
+        replica.health.heard(100.28)
+        assert not poller._fell_silent(99.0)
+        now = 101.0
+        assert poller._fell_silent(100.26)
+        # One unanswered poll, and the next follows at once, however large the fleet.
+        replica.stall.unanswered(101.0, 101.6, 0.0)
+        assert poller.due_at(101.0) == pytest.approx(101.25)
+        assert not poller._fell_silent(101.0)
+
+
 async def test_who_answers_is_not_asked() -> None:
     """One of two replicas tells its load on every answer, the other never does."""
     fleet = {"state_poll_seconds": 0.2, "idle_poll_seconds": 600}
