@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 from xxhash import xxh3_64_intdigest
 
 from router.chain.chain import unpack_tokens
@@ -94,6 +95,20 @@ def test_remembered_texts_and_ids_are_those_of_the_first_time(algorithm: str, sp
         body = {"model": "m", "prompt": prompt, "add_special_tokens": special}
         (one,) = completion_prompts(body)
         assert warm.chain(one) == _namer(algorithm=algorithm).chain(one)
+
+
+def test_a_text_with_special_tokens_is_not_taken_for_one_without() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+    )
+    namer = _namer(tokenizer=tokenizer)
+    for _ in range(2):
+        lengths = []
+        for special in (False, True):
+            body = {"model": "m", "prompt": "The river runs.", "add_special_tokens": special}
+            lengths.append(namer.chain(completion_prompts(body)[0]).prompt_tokens)
+        assert lengths[1] == lengths[0] + 1
 
 
 @pytest.mark.parametrize("tokenizer", [_TOKENIZER, None])

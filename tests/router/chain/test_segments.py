@@ -60,6 +60,15 @@ def test_what_was_forgotten_since_it_was_found_is_not_built_on() -> None:
     assert (len(tree.find(["a"])), len(tree.find(["c"])), tree.held_bytes) == (0, 1, size)
 
 
+def test_what_two_add_at_once_is_kept_once() -> None:
+    tree = SegmentTree(10_000)
+    paths = [tree.find(["a", "b"]) for _ in range(2)]
+    for path in paths:
+        tree.add(path, [Segment(piece, b"x" * 50) for piece in "ab"])
+    assert tree.held_bytes == 2 * Segment("a", b"x" * 50).size
+    assert len(tree.find(["a", "b"])) == 2
+
+
 def test_threads_may_add_the_same_at_once() -> None:
     tree = SegmentTree(20_000)
     failed: list[BaseException] = []
