@@ -15,6 +15,7 @@ import uvloop
 from router.config import RouterConfig
 from router.gateway.core import Core
 from router.observe.log_format import formatter
+from router.observe.log_lines import write_log_aside
 from router.reload import Reloader
 from router.settings import start_log
 from router.workers.answers import CoreAnswers
@@ -56,6 +57,7 @@ def run(
     """
     config = load()
     start_log(config.observe.log_level, formatter(config.observe.log_format))
+    write_log_aside()
     uvloop.run(_serve(build, config, load, file))
 
 
@@ -74,6 +76,8 @@ def run_workers(
 
         def serve(place: WorkerPlace, again: bool) -> None:
             ports.close()
+            # Not before: a thread does not come along into a forked process.
+            write_log_aside()
             uvloop.run(
                 _serve(
                     lambda config: build(config, place),

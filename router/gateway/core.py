@@ -12,10 +12,8 @@ import aiohttp
 
 from router.config import RouterConfig
 from router.fleet.fleet import Fleet
-from router.fleet.members import MemberSource, StaticMembers
-from router.fleet.sources.dns import DnsMembers
-from router.fleet.sources.endpoint_slices import EndpointSliceMembers
-from router.fleet.sources.leases import LeaseMembers
+from router.fleet.members import StaticMembers
+from router.gateway.chosen import member_sources, redis_connection, shared_load
 from router.gateway.control import Control
 from router.gateway.handover import Handover
 from router.gateway.prepare import Preparer
@@ -28,10 +26,6 @@ from router.observe.layout.watch import LayoutWatch
 from router.observe.metrics import RouterMetrics
 from router.observe.sightings import Sightings
 from router.settings import SettingsError
-from router.shared.connection import Connection
-from router.shared.leases import Leases
-from router.shared.loads import SharedLoad
-from router.shared.metrics import SharedMetrics
 
 DRAIN_STEP_SECONDS = 0.05
 
@@ -46,9 +40,9 @@ class Core:
         """
         # What may fail goes first, while nothing is open that would have to be closed.
         check_policies(config)
-        self._redis = _redis(config)
+        self._redis = redis_connection(config)
         self._static = StaticMembers(config.fleet.replicas)
-        sources = [self._static, *_sources(config, self._redis)]
+        sources = [self._static, *member_sources(config, self._redis)]
         self.metrics = RouterMetrics()
         layout = config.observe.layout
         watch = LayoutWatch(layout) if layout.sample_share > 0 else None
@@ -69,7 +63,7 @@ class Core:
             self.metrics,
             monotonic,
         )
-        self._shared_load = self._share(config)
+        self._shared_load = shared_load(config, self._redis, self.fleet, self.metrics)
         self._lasting = Lasting(
             fleet=self.fleet,
             preparer=self.preparer,
@@ -140,33 +134,6 @@ class Core:
                 last.push_async_callback(self._shared_load.stop)
             last.push_async_callback(self._handover.stop)
 
-    def _share(self, config: RouterConfig) -> SharedLoad | None:
-        if self._redis is None:
-            return None
-        shared = None
-        if config.redis.share_load:
-            shared = SharedLoad(self._redis, config.redis, self.fleet, monotonic)
-        self.metrics.registry.register(SharedMetrics(self._redis, shared))
-        return shared
-
     def _introduce(self, config: RouterConfig) -> None:
         """Say in metrics what runs here, so that runs can be told apart."""
         self.metrics.introduce(release(), config.policy.name, config.observe.run, config_fingerprint(config))
-
-
-def _redis(config: RouterConfig) -> Connection | None:
-    redis = config.redis
-    if not redis.url.get_secret_value():
-        return None
-    return Connection(redis.url, redis.timeout_seconds, redis.longest_pause_seconds)
-
-
-def _sources(config: RouterConfig, redis: Connection | None) -> list[MemberSource]:
-    sources: list[MemberSource] = []
-    if config.fleet.dns.host:
-        sources.append(DnsMembers(config.fleet.dns))
-    if config.fleet.kubernetes.service:
-        sources.append(EndpointSliceMembers(config.fleet.kubernetes))
-    if config.fleet.leases.enabled and redis is not None:
-        sources.append(LeaseMembers(config.fleet.leases, Leases(redis, config.redis.group)))
-    return sources
