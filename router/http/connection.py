@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from math import inf
 from time import monotonic
@@ -13,9 +12,10 @@ from typing import cast
 import httptools
 
 from router.config import LimitOptions
+from router.http.framing import framing_fault, headers_too_large, too_long, unreadable
 from router.http.headers import Headers
 from router.http.reply import Reply
-from router.http.request import Request, inflated, too_large
+from router.http.request import Request, too_large
 from router.wire.errors import ApiError
 
 log = logging.getLogger("kvring.http")
@@ -24,14 +24,47 @@ Handler = Callable[[Request, Reply], Awaitable[None]]
 
 # Above this a reply's source is paused until the client has read all but a quarter.
 _UNREAD_BYTES = 64 * 1024
-# Requests sent ahead of their turn: few clients do so at all.
+# Requests sent ahead of their turn, and what is kept of them: few clients do so at all.
 _MOST_AHEAD = 64
+_MOST_AHEAD_BYTES = 256 * 1024
 # How long a client that was refused in mid-request may go on sending: closed at once, it would not see why.
 _LINGER_SECONDS = 2.0
 
 
+# What the connection has between requests: those of the last would be kept for as long as it idles.
+_NO_HEADERS = Headers()
+
+
 class Connection(asyncio.BufferedProtocol):
     """Serves one client. `room` is where bytes are read to, shared by all connections of a server."""
+
+    # Most connections idle, and there are many.
+    __slots__ = (
+        "_ahead",
+        "_ahead_bytes",
+        "_body",
+        "_body_bytes",
+        "_deadline",
+        "_handler",
+        "_head_bytes",
+        "_headers",
+        "_here",
+        "_in_head",
+        "_keep_alive",
+        "_limits",
+        "_lingering",
+        "_parser",
+        "_paused",
+        "_read_bytes",
+        "_remote",
+        "_reply",
+        "_request",
+        "_room",
+        "_target",
+        "_task",
+        "_transport",
+        "_unread",
+    )
 
     def __init__(
         self,
@@ -53,12 +86,13 @@ class Connection(asyncio.BufferedProtocol):
         self._head_bytes = 0
         self._read_bytes = 0
         self._target = b""
-        self._headers = Headers()
+        self._headers = _NO_HEADERS
         self._request: Request | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
-        # Those behind it, and the one being served.
-        self._ahead: deque[Request] = deque()
+        # Those whole but not served yet, what came ahead of its turn, and the one being served.
+        self._ahead: list[Request] = []
+        self._ahead_bytes = 0
         self._reply: Reply | None = None
         self._task: asyncio.Task[None] | None = None
         self._keep_alive = True
@@ -83,12 +117,18 @@ class Connection(asyncio.BufferedProtocol):
         """Whoever is being served has left."""
         self._here.discard(self)
         self._ahead.clear()
-        self._resume_source()
+        # It holds methods of this connection: else both were left to the cyclic collector.
+        self._parser = cast(httptools.HttpRequestParser, None)
         if self._task is not None:
             self._task.cancel()
 
     def eof_received(self) -> bool:
         """Close: a client that sends no more is taken to have left."""
+        if self._reply is not None and not self._reply.ended:
+            # Whatever is still to be sent is for nobody.
+            self._transport.abort()
+        elif not self._transport.is_closing():
+            self._close()
         return False
 
     def pause_writing(self) -> None:
@@ -101,9 +141,18 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client has read."""
         self._paused = False
-        if not self._transport.is_closing():
-            self._deadline = inf if self._reply is not None else self._idle_until()
-        self._resume_source()
+        if self._transport.is_closing():
+            return
+        if self._reply is not None:
+            self._deadline = inf
+            if self._reply.source is not None:
+                self._reply.source.resume()
+        elif self._ahead:
+            self._serve(self._ahead.pop(0))
+        elif self._lingering:
+            self._deadline = monotonic() + _LINGER_SECONDS
+        else:
+            self._deadline = self._idle_until()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to read to; it is taken in before anybody else reads."""
@@ -130,8 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._in_head and not self._lingering:
             self._head_bytes += count
             if self._head_bytes > self._limits().header_bytes:
-                self._in_head = False
-                self._refuse(_headers_too_large())
+                self._refuse(headers_too_large())
 
     def _feed_again(self, rest: bytes) -> None:
         try:
@@ -147,7 +195,6 @@ class Connection(asyncio.BufferedProtocol):
         self._head_bytes = 0
         self._target = b""
         self._headers = Headers()
-        self._request = None
         if self._reply is None:
             self._deadline = monotonic() + self._limits().header_seconds
 
@@ -164,17 +211,20 @@ class Connection(asyncio.BufferedProtocol):
         """The head is whole: look at it before its body comes."""
         self._in_head = False
         parser, headers, limits = self._parser, self._headers, self._limits()
+        self._headers = _NO_HEADERS
         request = Request(parser.get_method().decode("ascii"), self._target, headers, self._remote)
         request.keep_alive = parser.should_keep_alive()
         request.http_1_0 = parser.get_http_version() == "1.0"
         self._request = request
         self._body = []
         self._body_bytes = 0
-        refusal = _framing_fault(headers, request.http_1_0) or _too_long(headers, limits.body_bytes)
-        if self._head_bytes + self._read_bytes > limits.header_bytes and self._size() > limits.header_bytes:
-            refusal = _headers_too_large()
+        refusal = framing_fault(headers, request.http_1_0) or too_long(headers, limits.body_bytes)
+        if self._head_bytes + self._read_bytes > limits.header_bytes and request.size > limits.header_bytes:
+            refusal = headers_too_large()
         if refusal is not None:
             self._refuse(refusal)
+            return
+        if self._is_ahead(request.size):
             return
         if b"content-length" in headers.bytes or b"transfer-encoding" in headers.bytes:
             if self._reply is None:
@@ -184,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_body(self, piece: bytes) -> None:
         """Take a piece of the body."""
-        if self._lingering:
+        if self._lingering or self._is_ahead(len(piece)):
             return
         self._body.append(piece)
         self._body_bytes += len(piece)
@@ -200,17 +250,27 @@ class Connection(asyncio.BufferedProtocol):
         self._request = None
         body = self._body
         self._body = []
-        request.body = body[0] if len(body) == 1 else b"".join(body)
-        encoding = request.headers.bytes.get(b"content-encoding")
-        if encoding is not None:
-            try:
-                request.body = inflated(request.body, encoding, self._limits().body_bytes)
-            except ApiError as error:
-                request.refusal = error
+        request.take_body(body, self._limits().body_bytes)
         self._take(request)
 
-    def _size(self) -> int:
-        return len(self._target) + sum(len(name) + len(value) + 4 for name, value in self._headers.fields)
+    def _is_ahead(self, count: int) -> bool:
+        """Count what comes ahead of its turn; say whether it is too much, and is not taken."""
+        if self._reply is None or self._reply.ended:
+            return False
+        self._ahead_bytes += count
+        if self._ahead_bytes <= _MOST_AHEAD_BYTES:
+            return False
+        self._take_no_more()
+        return True
+
+    def _take_no_more(self) -> None:
+        """Serve what came whole; a client that does not wait for answers has to begin anew."""
+        self._lingering = True
+        self._request = None
+        self._body = []
+        last = self._ahead[-1] if self._ahead else self._reply
+        if last is not None:
+            last.keep_alive = False
 
     # Serving.
 
@@ -220,15 +280,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._ahead.append(request)
         if len(self._ahead) >= _MOST_AHEAD:
-            # Those that came are served; a client that does not wait for answers has to begin anew.
-            request.keep_alive = False
-            self._lingering = True
+            self._take_no_more()
 
     def _serve(self, request: Request) -> None:
         self._deadline = inf
-        self._reply = reply = Reply(
-            self, request.keep_alive and self._keep_alive, request.http_1_0, request.method == "HEAD"
-        )
+        if not self._ahead:
+            self._ahead_bytes = 0
+        keep_alive = request.keep_alive and self._keep_alive
+        self._reply = reply = Reply(self, keep_alive, request.http_1_0, request.method == "HEAD")
         self._task = asyncio.get_running_loop().create_task(self._run(request, reply))
 
     async def _run(self, request: Request, reply: Reply) -> None:
@@ -245,18 +304,17 @@ class Connection(asyncio.BufferedProtocol):
     def _served(self, reply: Reply) -> None:
         self._reply = None
         if self._transport.is_closing():
-            return
-        if self._ahead and reply.keep_alive:
-            self._serve(self._ahead.popleft())
+            self._close()
+        elif self._ahead and reply.keep_alive:
+            if not self._paused:
+                self._serve(self._ahead.pop(0))
         elif self._lingering:
             self._linger()
         elif not reply.keep_alive:
             self._close()
-        elif self._paused:
-            # What is left to send is sent within the limit of pause_writing.
-            pass
-        else:
+        elif not self._paused:
             self._deadline = self._idle_until()
+        # Who has not read its answer does so within the limit of pause_writing before anything else.
 
     def _refuse(self, refusal: ApiError) -> None:
         """Answer a request that cannot be read on; then the connection ends."""
@@ -264,26 +322,19 @@ class Connection(asyncio.BufferedProtocol):
         request.refusal = refusal
         request.keep_alive = False
         self._request = None
+        self._in_head = False
         self._lingering = True
         self._take(request)
 
     def _refuse_unreadable(self, error: Exception) -> None:
-        if self._lingering:
-            return
-        # The parser quotes what it choked on: its first line says what is wrong, without the quote.
-        reason = str(error).strip().split("\n", 1)[0].rstrip(":")
-        self._in_head = False
-        self._refuse(ApiError(400, f"the request cannot be read: {reason[:200]}"))
+        if not self._lingering:
+            self._refuse(unreadable(error))
 
     def _linger(self) -> None:
         """Let the client read why, and end its sending."""
-        self._deadline = monotonic() + _LINGER_SECONDS
+        self._deadline = monotonic() + (self._limits().write_seconds if self._paused else _LINGER_SECONDS)
         if self._transport.can_write_eof():
             self._transport.write_eof()
-
-    def _resume_source(self) -> None:
-        if self._reply is not None and self._reply.source is not None:
-            self._reply.source.resume()
 
     # What replies and the server call.
 
@@ -308,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reply is not None:
             self._reply.keep_alive = self._reply.keep_alive and self._reply.started
         elif not self._in_head and self._request is None:
-            self._transport.close()
+            self._close()
 
     def abort(self) -> None:
         """Close now."""
@@ -329,7 +380,6 @@ class Connection(asyncio.BufferedProtocol):
         elif self._request is not None:
             self._refuse(ApiError(408, f"the body did not arrive within {self._limits().body_seconds:g} s"))
         elif self._in_head:
-            self._in_head = False
             self._refuse(ApiError(408, "the request's headers did not arrive in time"))
         else:
             self._close()
@@ -345,33 +395,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _idle_until(self) -> float:
         limits = self._limits()
+        if self._request is not None:
+            return monotonic() + limits.body_seconds
         return monotonic() + (limits.header_seconds if self._in_head else limits.idle_client_seconds)
-
-
-def _framing_fault(headers: Headers, http_1_0: bool) -> ApiError | None:
-    """Say why nobody should guess where this request ends, or for whom it is: others may guess otherwise."""
-    fields = headers.bytes
-    coding = fields.get(b"transfer-encoding")
-    if coding is not None:
-        if b"content-length" in fields:
-            return ApiError(400, "a request has a Content-Length or a Transfer-Encoding, not both")
-        if coding.strip().lower() != b"chunked" or headers.count(b"transfer-encoding") > 1:
-            return ApiError(501, "the only Transfer-Encoding that is understood is chunked")
-        if http_1_0:
-            return ApiError(400, "HTTP/1.0 knows no Transfer-Encoding")
-    elif b"content-length" in fields and headers.count(b"content-length") > 1:
-        return ApiError(400, "a request has one Content-Length")
-    if headers.count(b"host") > 1 or (b"host" not in fields and not http_1_0):
-        return ApiError(400, "a request has one Host")
-    if b"expect" in fields and fields[b"expect"].lower() != b"100-continue":
-        return ApiError(417, "the only expectation that is understood is 100-continue")
-    return None
-
-
-def _headers_too_large() -> ApiError:
-    return ApiError(431, "the request's headers are too large")
-
-
-def _too_long(headers: Headers, limit_bytes: int) -> ApiError | None:
-    length = headers.bytes.get(b"content-length")
-    return too_large(limit_bytes) if length is not None and int(length) > limit_bytes else None

@@ -175,6 +175,23 @@ class Keeper(Protocol):
 class ReplicaConnection(asyncio.BufferedProtocol):
     """One connection to a replica: one exchange after another."""
 
+    __slots__ = (
+        "_exchange",
+        "_head_bytes",
+        "_headers",
+        "_interim",
+        "_keep",
+        "_keeper",
+        "_parser",
+        "_room",
+        "_transport",
+        "_until_end",
+        "_used",
+        "_whole",
+        "idle_since",
+        "origin",
+    )
+
     def __init__(self, origin: Origin, room: memoryview, keeper: Keeper) -> None:
         """`room` is where bytes are read to, shared by all."""
         self.origin = origin
@@ -240,6 +257,8 @@ class ReplicaConnection(asyncio.BufferedProtocol):
         """End what is under way."""
         exchange, self._exchange = self._exchange, None
         self._keeper.gone(self)
+        # It holds methods of this connection: else both were left to the cyclic collector.
+        self._parser = cast(httptools.HttpResponseParser, None)
         if exchange is None:
             return
         if exchange.status and self._until_end and error is None:

@@ -40,6 +40,21 @@ class Request:
         self.http_1_0 = False
         self.refusal: ApiError | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of its target and headers."""
+        return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self.headers.fields)
+
+    def take_body(self, pieces: list[bytes], limit_bytes: int) -> None:
+        """Take the whole body, without its Content-Encoding; where that cannot be, refuse the request."""
+        self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        encoding = self.headers.bytes.get(b"content-encoding")
+        if encoding is not None:
+            try:
+                self.body = inflated(self.body, encoding, limit_bytes)
+            except ApiError as error:
+                self.refusal = error
+
 
 def inflated(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
     """Return a body as it was before its Content-Encoding; ApiError 413 over the limit, else 415 or 400."""
