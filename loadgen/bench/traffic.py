@@ -50,10 +50,8 @@ def conversations(namer: ChainNamer, count: int, prompt_tokens: int, seed: int =
     systems = [draw.randbytes(preamble * _BLOCK_BYTES_PER_TOKEN) for _ in range(_SYSTEMS)]
 
     def chain(data: bytes) -> Chain:
-        names = namer.name_blocks(namer.root, data, {}, 0)
-        length = len(data) // _BLOCK_BYTES_PER_TOKEN
-        identity = namer.identity.fingerprint
-        return Chain(identity, names, data, namer.block_bytes, namer.block_tokens, length, preamble)
+        names = namer.algorithm.name_blocks(namer.root, data, namer.block_bytes, {}, 0)
+        return namer.chain_of(data, names, preamble * _BLOCK_BYTES_PER_TOKEN)
 
     made = []
     for number in range(count):

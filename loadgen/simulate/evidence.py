@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from loadgen.simulate.replica import Replica
 from loadgen.simulate.workload import Request
@@ -55,7 +54,7 @@ class Uncached:
 
     def ended(self, evidence: Evidence, hit_tokens: int) -> None:
         """Count what was not hit, now that it is known what was."""
-        for cause, tokens in attribute(replace(evidence, hit_tokens=hit_tokens)):
+        for cause, tokens in attribute(evidence._replace(hit_tokens=hit_tokens)):
             self._tokens[cause] += tokens
 
     def by_cause(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ from xxhash import xxh3_64
 from router.chain.chain import Chain
 from router.observe.attribution import Evidence
 from router.placement.ask import Ask, Choice
+from router.placement.marks import Marks
 from router.placement.roster import Roster
 from router.placement.view import FleetView
 
@@ -34,24 +35,26 @@ _DIGEST_SECONDS = 30.0
 # Data is looked up under other keys block by block up to here, then at depths a quarter apart.
 _DENSE_TOKENS = 512
 
-# A prefix that was computed before: its depth, by how much of it a digest shows it, when it was, and by whom:
-# a place in the roster, -1 for a life of a cache that is not there any more. Lengths are in blocks.
-_Seen = tuple[int, int, float, int]
-
 
 class Sight(NamedTuple):
     """What was known of a prompt when it was decided, whose blocks have `block_tokens`.
 
     `told` is how many tokens of it each replica's digest holds, -1 where that is not known and None where
-    nobody's is, and `told_at` when it was made. `seen` are the prefixes that were computed before, the
-    shallowest first.
+    nobody's is, and `told_at` when it was made. Prefixes of `depths` blocks (ascending) were computed before,
+    last `at` seconds from `start` by the lives of caches `lives`; `places` are those in the roster of each
+    life, -1 for one that is not there any more. A digest shows none of them deeper than `shown` blocks.
     """
 
     roster: Roster
     block_tokens: int
     told: Sequence[int] | None
     told_at: Sequence[float]
-    seen: Sequence[_Seen]
+    depths: Sequence[int] = ()
+    at: Sequence[float] = ()
+    lives: Sequence[int] = ()
+    places: Sequence[int] = ()
+    shown: int = 0
+    start: float = 0.0
 
     @property
     def seen_tokens(self) -> int:
@@ -61,7 +64,7 @@ class Sight(NamedTuple):
     @property
     def noted_tokens(self) -> int:
         """The deepest prefix that this router has seen computed."""
-        return self.seen[-1][0] * self.block_tokens if self.seen else 0
+        return self.depths[-1] * self.block_tokens if self.depths else 0
 
     def told_by(self, name: str) -> int | None:
         """Return how many tokens the digest of a replica holds; None where that is not known."""
@@ -99,12 +102,14 @@ class Sight(NamedTuple):
                 elif place != chosen:
                     elsewhere = max(elsewhere, held)
         block = self.block_tokens
-        for depth, floor, at, place in self.seen:
+        for depth, at, life in zip(self.depths, self.at, self.lives, strict=True):
+            place = self.places[life]
+            if place == chosen and self.told is None:
+                continue
             # The deepest of each kind is the last.
             if place < 0 or place in away:
                 departed = max(departed, depth * block)
-            elif self.told and 0 <= self.told[place] < floor * block and self.told_at[place] >= at:
-                # Its holder's own digest says that it is not there any more.
+            elif self._lost(place, min(depth, self.shown) * block, at + self.start):
                 lost = depth * block
             elif place != chosen:
                 elsewhere = max(elsewhere, depth * block)
@@ -123,6 +128,10 @@ class Sight(NamedTuple):
             seen=int(self.seen_tokens * scale),
             seen_other_keys=int(other_keys_tokens * scale),
         )
+
+    def _lost(self, place: int, tokens: int, at: float) -> bool:
+        """Say whether a replica's own digest tells that it holds no more what it computed then."""
+        return self.told is not None and 0 <= self.told[place] < tokens and self.told_at[place] >= at
 
 
 class Sightings:
@@ -145,18 +154,31 @@ class Sightings:
         chain, roster = ask.chain, fleet.roster
         told = fleet.told_tokens(ask, now - _DIGEST_SECONDS)
         told_at = fleet.caches.told_at(roster.slots) if told is not None else ()
-        seen: list[_Seen] = []
-        if chain is not None and self._start is not None:
-            names, holders, at, start = self._names, self._holders, self._at, self._start
-            places = self._places_in(roster)
-            marks = ask.marks
-            for depth, name in zip(marks.depths, marks.first, strict=True):
-                where = name & _NAME_MASK
-                if names[where] == name:
-                    seen.append((depth, depth, at[where] + start, places[holders[where]]))
-            if seen:
-                self._look_beyond(ask, chain, seen, places)
-        return Sight(roster, chain.block_tokens if chain is not None else 1, told, told_at, seen)
+        block = chain.block_tokens if chain is not None else 1
+        if self._start is None:
+            return Sight(roster, block, told, told_at)
+        marks, names, times, holders = ask.marks, self._names, self._at, self._holders
+        depths: list[int] = []
+        at: list[float] = []
+        lives: list[int] = []
+        for depth, name in zip(marks.depths, marks.first, strict=True):
+            where = name & _NAME_MASK
+            if names[where] == name:
+                depths.append(depth)
+                at.append(times[where])
+                lives.append(holders[where])
+        if not depths:
+            return Sight(roster, block, told, told_at)
+        shown = depths[-1]
+        beyond = self._beyond(marks, shown)
+        if beyond:
+            # Between two boundaries: a digest tells of the one before at best.
+            name = marks.names((beyond,))[0]
+            depths.append(beyond)
+            at.append(times[name & _NAME_MASK])
+            lives.append(holders[name & _NAME_MASK])
+        places = self._places_in(roster)
+        return Sight(roster, block, told, told_at, depths, at, lives, places, shown, self._start)
 
     def note(self, ask: Ask, choice: Choice, now: float, noted_tokens: int = 0) -> int:
         """Note that `choice` has computed a prompt; return how many of its tokens other keys had known.
@@ -170,33 +192,32 @@ class Sightings:
             self._start = now
         life, at = self._life(choice.name, choice.epoch), now - self._start
         names, holders, times = self._names, self._holders, self._at
-        for name in (*marks.first, *marks.names((len(chain.names),))):
+        blocks = marks.blocks
+        ends = () if marks.depths[-1] == blocks else marks.names((blocks,))
+        for name in (*marks.first, *ends):
             where = name & _NAME_MASK
             names[where] = name
             holders[where] = life
             times[where] = at
         return self._note_data(ask, chain, noted_tokens // chain.block_tokens)
 
-    def _look_beyond(self, ask: Ask, chain: Chain, seen: list[_Seen], places: Sequence[int]) -> None:
-        """Add the deepest name that is known behind the last known boundary, before the next one."""
-        depths, deepest = ask.marks.depths, seen[-1][0]
-        index = bisect(depths, deepest)
-        following = depths[index] if index < len(depths) else len(chain.names) + 1
-        if following - deepest <= 1:
-            return
-        names = ask.marks.between(deepest, following - 1)
-        for depth in range(following - 1, deepest, -1):
-            name = names[depth - deepest - 1]
-            where = name & _NAME_MASK
-            if self._names[where] == name:
-                # Between two boundaries: a digest tells of the one before at best.
-                at = self._at[where] + (self._start or 0.0)
-                seen.append((depth, deepest, at, places[self._holders[where]]))
-                return
+    def _beyond(self, marks: Marks, deepest: int) -> int:
+        """Return the depth of the deepest name known behind a boundary and before the next; 0 if none is."""
+        index = bisect(marks.depths, deepest)
+        end = marks.depths[index] - 1 if index < len(marks.depths) else marks.blocks
+        if end <= deepest:
+            return 0
+        names = marks.between(deepest, end)
+        for further in range(len(names), 0, -1):
+            name = names[further - 1]
+            if self._names[name & _NAME_MASK] == name:
+                return deepest + further
+        return 0
 
     def _note_data(self, ask: Ask, chain: Chain, noted: int) -> int:
-        depths = _data_depths(len(chain.names), chain.block_tokens)
-        depths = depths[bisect(depths, noted) :]
+        depths = _data_depths(ask.marks.blocks, chain.block_tokens)
+        if noted:
+            depths = depths[bisect(depths, noted) :]
         if not depths:
             return 0
         data, under, block = self._data, self._under, chain.block_bytes

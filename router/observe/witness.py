@@ -21,6 +21,8 @@ log = logging.getLogger("kvring.witness")
 # Calls a function with its arguments soon, once what is being done now is done.
 Later = Callable[..., Any]
 
+_NOBODY: frozenset[str] = frozenset()
+
 
 class Decision:
     """One ranking on its way to an outcome.
@@ -29,13 +31,24 @@ class Decision:
     replicas that turned out to be gone.
     """
 
+    __slots__ = (
+        "ask",
+        "choice",
+        "other_keys_tokens",
+        "prompts",
+        "ranking",
+        "shadowed",
+        "sight",
+        "unreachable",
+    )
+
     def __init__(self, ask: Ask, ranking: Ranking, sight: Sight, prompts: int) -> None:
         self.ask = ask
         self.ranking = ranking
         self.sight = sight
         self.prompts = prompts
         self.choice: Choice | None = None
-        self.unreachable: frozenset[str] = frozenset()
+        self.unreachable = _NOBODY
         self.other_keys_tokens = 0
         self.shadowed: dict[str, Choice] = {}
 

@@ -35,9 +35,10 @@ class Ask:
         """Return the key of the prompt's first `depth` blocks; of all its data where it fills no block."""
         if self.chain is None:
             return self.spread
-        if not self.chain.names:
+        blocks = self.marks.blocks
+        if not blocks:
             return xxh3_128_digest(self.chain.data)
-        return self.chain.names[min(max(depth, 1), len(self.chain.names)) - 1]
+        return self.chain.names[min(max(depth, 1), blocks) - 1]
 
 
 class Choice(NamedTuple):
@@ -57,30 +58,27 @@ class Choice(NamedTuple):
 
 # Replicas, best first, each once.
 Ranking = Sequence[Choice]
+# Places in a fleet view, best first, and what makes the choice of one.
+Order = tuple[Sequence[int], Callable[[int], Choice]]
 
 
 class LazyRanking(Sequence[Choice]):
     """A ranking made as far as it is looked at: of hundreds of replicas one or two ever are."""
 
-    __slots__ = ("_first", "_length", "_make", "_order", "_sort")
+    __slots__ = ("_first", "_length", "_make", "_order", "_weigh")
 
-    def __init__(
-        self, first: int, length: int, sort: Callable[[], Sequence[int]], make: Callable[[int], Choice]
-    ) -> None:
-        """`first` of `length` places in a fleet view is best; `sort` gives them all, best first.
-
-        `make` builds the choice of one.
-        """
+    def __init__(self, first: Choice, length: int, weigh: Callable[[], Order]) -> None:
+        """`first` of `length` is best; `weigh` tells of all in which order they go."""
         self._first = first
         self._length = length
-        self._sort = sort
-        self._make = make
+        self._weigh = weigh
         self._order: Sequence[int] | None = None
+        self._make: Callable[[int], Choice] | None = None
 
     @classmethod
     def of(cls, order: Sequence[int], make: Callable[[int], Choice]) -> LazyRanking:
         """Rank in an order that is known already; it has one place at least."""
-        return cls(order[0], len(order), lambda: order, make)
+        return cls(make(order[0]), len(order), lambda: (order, make))
 
     def __len__(self) -> int:
         return self._length
@@ -91,9 +89,9 @@ class LazyRanking(Sequence[Choice]):
     def __getitem__(self, index: slice) -> Sequence[Choice]: ...
     def __getitem__(self, index: int | slice) -> Choice | Sequence[Choice]:
         if index == 0:
-            return self._make(self._first)
-        if self._order is None:
-            self._order = self._sort()
+            return self._first
+        if self._order is None or self._make is None:
+            self._order, self._make = self._weigh()
         if isinstance(index, slice):
             return tuple(map(self._make, self._order[index]))
         return self._make(self._order[index])

@@ -21,11 +21,13 @@ _MOST_LAYOUTS = 1024
 class Marks:
     """A chain's boundaries as digests see them: `depths` in blocks, ascending, and `first`, 64 bits of each.
 
+    `blocks` is how many names there are in all.
+
     Numbers of Python: most prompts have few, and they are read one by one. They are this process's own; what
     filters are asked by is made when it is first asked for.
     """
 
-    __slots__ = ("_names", "_probes", "_step", "_words", "depths", "first")
+    __slots__ = ("_names", "_probes", "_step", "_words", "blocks", "depths", "first")
 
     depths: Sequence[int]
     first: Sequence[int]
@@ -39,10 +41,10 @@ class Marks:
         if isinstance(names, Names):
             words = self._words = memoryview(names.packed).cast("Q")
             self._step = names.width >> 3
-            self.depths, read = _layout(len(words), self._step, chain.block_tokens)
+            self.blocks, self.depths, read = _layout(len(words), self._step, chain.block_tokens)
             self.first = read(words)
         else:
-            self._step = 1
+            self._step, self.blocks = 1, len(names)
             self.depths = boundaries(len(names), chain.block_tokens)
             self.first = self.names(self.depths)
 
@@ -73,11 +75,12 @@ NO_MARKS = Marks(Chain("", (), b"", 1, 1, 0))
 @lru_cache(maxsize=_MOST_LAYOUTS)
 def _layout(
     word_count: int, step: int, block_tokens: int
-) -> tuple[Sequence[int], Callable[[memoryview], Sequence[int]]]:
-    """Return the depths of a chain's boundaries, and what reads their names where each has `step` words."""
-    depths = boundaries(word_count // step, block_tokens)
+) -> tuple[int, Sequence[int], Callable[[memoryview], Sequence[int]]]:
+    """Return how many names so many words are, `step` each; the depths of boundaries; what reads those."""
+    blocks = word_count // step
+    depths = boundaries(blocks, block_tokens)
     places = [(depth - 1) * step for depth in depths]
     if len(places) < 2:
         # Of one place alone, itemgetter returns what stands there.
-        return depths, lambda words: tuple([words[place] for place in places])
-    return depths, itemgetter(*places)
+        return blocks, depths, lambda words: tuple([words[place] for place in places])
+    return blocks, depths, itemgetter(*places)

@@ -102,10 +102,12 @@ class Memory:
         depth, place = self._end(ask, marks.depths[last], place, now)
         replica, epoch = self._lives[self._replicas[place]]
         at = self._at[place]
+        # Popularity falls along a chain: where it begins, most need look no further.
+        most = self._branches[self._first(names, now)]
+        if not most:
+            return Recall(depth, at, replica, epoch)
         least *= self._scale(now)
         floor = self._round(max(hot * self._total, least))
-        # Popularity falls along a chain: where it begins, few need look further.
-        most = self._branches[self._first(names, now)]
         if most < floor:
             return Recall(depth, at, replica, epoch)
         popular, place = self._last(names, now, floor)
@@ -133,25 +135,28 @@ class Memory:
         scale = self._advance(now)
         if not continues:
             self._total += scale
-        depths = _depths_to_record(len(chain.names), chain.block_tokens, known, continues)
-        places, new = self._places_for(marks.names(depths), now)
+        blocks = marks.blocks
+        depths = _depths_to_record(blocks, chain.block_tokens, known, continues)
+        places, taken = self._places_for(marks.names(depths), now)
         at, replicas, life = self._at, self._replicas, self._life(replica, epoch)
         for depth, place in zip(depths, places, strict=True):
             at[place] = now - depth * _SECONDS_PER_BLOCK
             replicas[place] = life
         if not continues:
-            weight = self._round(scale)
+            weight, new = self._round(scale), set(taken)
             for depth, place in zip(depths, places, strict=True):
+                if depth > known:
+                    break
                 # Not those whose place a new name of this prompt has just taken.
-                if depth <= known and place not in new:
+                if place not in new:
                     self._branches[place] += weight
-        elif known < len(chain.names):
+        elif known < blocks:
             place = places[depths.index(known)]
             if not self._children[place]:
                 self._children[place] = _child(ask, known)
         mark = marks.depths[-1]
-        self._beyond[places[depths.index(mark)]] = depths[-1] - mark
-        tail = chain.remainder
+        self._beyond[places[-1 if mark == blocks else depths.index(mark)]] = blocks - mark
+        tail = chain.data[blocks * chain.block_bytes :]
         self._tails[places[-1]] = _hash(tail)
         self._tail_bytes[places[-1]] = len(tail)
 
@@ -172,12 +177,16 @@ class Memory:
 
     def _first(self, names: Sequence[int], now: float) -> int:
         """Return the place of the first of the names that is known."""
-        return next(place for name in names if (place := self._last((name,), now)[1]) >= 0)
+        for name in names:
+            place = self._last((name,), now)[1]
+            if place >= 0:
+                break
+        return place
 
     def _end(self, ask: Ask, depth: int, place: int, now: float) -> tuple[int, int]:
         """Return how deep the prompt is known, and its place, where it ended behind its last known mark."""
         deeper = depth + self._beyond[place]
-        if ask.chain is not None and depth < deeper <= len(ask.chain.names):
+        if depth < deeper <= ask.marks.blocks:
             found = self._last(ask.marks.names((deeper,)), now)[1]
             if found >= 0:
                 return deeper, found
@@ -192,38 +201,37 @@ class Memory:
         known = begin = marks.depths[last]
         continues = self._goes_on(ask, chain, known, place)
         # Between two marks a parting or an end may stand.
-        for depth, name in enumerate(self._between(ask, last), begin + 1):
-            place = self._last((name,), now)[1]
-            if place >= 0:
-                known = depth
-                continues = continues or self._goes_on(ask, chain, depth, place)
+        between = self._between(ask, last)
+        while between:
+            last, place = self._last(between, now)
+            if last < 0:
+                break
+            known = max(known, begin + last + 1)
+            continues = continues or self._goes_on(ask, chain, begin + last + 1, place)
+            between = between[:last]
         return known, continues
 
     def _between(self, ask: Ask, mark: int) -> Sequence[int]:
         """Return the names of the prompt behind one of its marks and before the next."""
-        depths, chain = ask.marks.depths, ask.chain
-        begin = depths[mark]
-        if mark + 1 < len(depths):
-            end = depths[mark + 1] - 1
-        else:
-            end = len(chain.names) if chain is not None else begin
-        return ask.marks.between(begin, end) if begin < end else ()
+        marks, depths = ask.marks, ask.marks.depths
+        begin, end = depths[mark], depths[mark + 1] - 1 if mark + 1 < len(depths) else marks.blocks
+        return marks.between(begin, end) if begin < end else ()
 
-    def _places_for(self, names: Sequence[int], now: float) -> tuple[list[int], set[int]]:
+    def _places_for(self, names: Sequence[int], now: float) -> tuple[list[int], list[int]]:
         """Return where each name stands, used now, and which of these places new names have taken.
 
         A new one takes the place in its set that was not used for longest.
         """
         table, at, sets = self._names, self._at, self._set_count
-        places, unknown = [], []
+        places, unknown, taken = [], [], []
         for index, name in enumerate(names):
             place = name % sets * _WAYS
-            if table[place] != name and table[place + 1] == name:
+            if table[place] != name:
                 place += 1
-            elif table[place] != name:
-                unknown.append(index)
-                places.append(place)
-                continue
+                if table[place] != name:
+                    unknown.append(index)
+                    places.append(place - 1)
+                    continue
             # Before others take places, lest they take this one.
             at[place] = now
             places.append(place)
@@ -231,12 +239,13 @@ class Memory:
             place = places[index]
             place += at[place + 1] < at[place]
             places[index] = place
+            taken.append(place)
             table[place] = names[index]
             self._branches[place] = 0.0
             self._tails[place] = 0
             self._children[place] = 0
             self._beyond[place] = 0
-        return places, {places[index] for index in unknown}
+        return places, taken
 
     def _goes_on(self, ask: Ask, chain: Chain, depth: int, place: int) -> bool:
         """Say whether an earlier prompt ended `depth` blocks in, and this one goes on just as it did.
@@ -248,7 +257,7 @@ class Memory:
         if not tail or tail != _hash(chain.data[begin : begin + self._tail_bytes[place]]):
             return False
         child = self._children[place]
-        return not child or depth >= len(chain.names) or child == _child(ask, depth)
+        return not child or depth >= ask.marks.blocks or child == _child(ask, depth)
 
     def _life(self, replica: str, epoch: str) -> int:
         life = self._life_of.get((replica, epoch))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from uhashring import HashRing
 from xxhash import xxh3_64_intdigest
@@ -28,15 +28,8 @@ class Ring:
 
     def walk(self, key: bytes) -> Iterator[str]:
         """Yield every name once, the key's home first."""
-        return self.walk_from(self.point(key))
-
-    def point(self, key: bytes) -> int:
-        """Return where on the ring a key lies, by the number of the point that follows."""
-        return bisect(self._points, xxh3_64_intdigest(key))
-
-    def walk_from(self, start: int) -> Iterator[str]:
-        """Yield every name once, from a point on."""
         owners = self._owners
+        start = bisect(self._points, xxh3_64_intdigest(key))
         seen: set[str] = set()
         for place in range(start - len(owners), start):
             name = owners[place]
@@ -45,6 +38,19 @@ class Ring:
                 yield name
                 if len(seen) == len(self.names):
                     return
+
+    def first_two(self, key: bytes, places: Mapping[str, int]) -> tuple[int, int]:
+        """Return the places of the first two on the walk that have one; -1 where there is none."""
+        owners = self._owners
+        start = bisect(self._points, xxh3_64_intdigest(key))
+        first = -1
+        for point in range(start - len(owners), start):
+            place = places.get(owners[point], -1)
+            if place not in (-1, first):
+                if first >= 0:
+                    return first, place
+                first = place
+        return first, -1
 
 
 def tie_break(key: bytes, name: str) -> int:

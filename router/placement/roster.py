@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from operator import itemgetter
 
 from xxhash import xxh3_64_intdigest
 
 from router.placement.ring import Ring
-
-# Points of the ring whose homes are kept; a hundred replicas have sixteen thousand.
-_MOST_HOMES = 16_384
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +25,6 @@ class Roster:
     slots: tuple[int, ...]
     ring: Ring
     members: int
-    _homes: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -49,16 +44,3 @@ class Roster:
             # Of one slot alone, itemgetter returns what stands there.
             return lambda column: tuple([column[slot] for slot in slots])
         return itemgetter(*slots)
-
-    def homes(self, key: bytes) -> tuple[int, int]:
-        """Return the first two places of these replicas on a walk of the ring, -1 where there is none."""
-        point = self.ring.point(key)
-        homes = self._homes.get(point)
-        if homes is None:
-            places = self.places
-            walked = (places[name] for name in self.ring.walk_from(point) if name in places)
-            first, second = (*islice(walked, 2), -1, -1)[:2]
-            if len(self._homes) >= _MOST_HOMES:
-                self._homes.clear()
-            homes = self._homes[point] = first, second
-        return homes

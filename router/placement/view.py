@@ -14,6 +14,7 @@ from math import inf
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
 
 from router.chain.digest import Digest
 from router.placement.ask import Ask
@@ -207,40 +208,62 @@ class FleetView:
             for name, epoch, numbers in zip(self.names, self.epochs, self.table.T.tolist(), strict=True)
         )
 
-    def tie_break(self, key: int, place: int) -> int:
-        """Return a replica's weight for a hash of a key: a fair order that all routers share, least first."""
-        mixed = (self.roster.hashes[place] ^ key) * _MIX & _BITS
+    def tie_break(self, key: bytes, place: int) -> int:
+        """Return a replica's weight for a key, a fair order that all routers share: least goes first."""
+        mixed = (self.roster.hashes[place] ^ xxh3_64_intdigest(key)) * _MIX & _BITS
         return (mixed ^ mixed >> 32) * _MIX & _BITS
 
-    def waits(self, now: float, others_share: float = 0.0) -> list[float]:
-        """Return, for each replica, how long a request sent now would wait for its prefill to begin.
+    def others_factor(self, others_share: float) -> float:
+        """Return by how much this router's own work stands for that of all.
 
         Routers that see the same reports choose alike: `others_share` of what this one sent since is added
         for each of the others. How many there are shows in what replicas run and what of it is this one's.
         """
-        work, reported_at, own, in_flight, _, _, running, waiting, *_ = self.columns
-        if others_share:
-            others = (sum(running) + sum(waiting)) / max(1.0, sum(in_flight)) - 1
-            if others > 0:
-                times = 1 + others_share * others
-                own = [seconds * times for seconds in own]
+        if not others_share:
+            return 1.0
+        _, _, _, in_flight, _, _, running, waiting, *_ = self.columns
+        others = (sum(running) + sum(waiting)) / max(1.0, sum(in_flight)) - 1
+        return 1 + others_share * others if others > 0 else 1.0
+
+    def wait(self, place: int, now: float, factor: float = 1.0) -> float:
+        """Return how long a request sent now would wait at one replica for its prefill to begin.
+
+        What this router sent since the last report counts `factor` times.
+        """
+        work, reported_at, own, *_ = self.columns
+        at = min(reported_at[place], self._now)
+        return max(0.0, work[place] + own[place] * factor + at - now)
+
+    def waits(self, now: float, factor: float = 1.0) -> list[float]:
+        """Return `wait` of each replica."""
+        work, reported_at, own, *_ = self.columns
         latest = self._now
         return [
-            wait if (wait := queued + sent + (at if at < latest else latest) - now) > 0.0 else 0.0
+            wait if (wait := queued + sent * factor + (at if at < latest else latest) - now) > 0.0 else 0.0
             for queued, sent, at in zip(work, own, reported_at, strict=True)
         ]
 
+    def prefill(self, place: int, prompt_tokens: int, hit_tokens: int) -> float:
+        """Return S(prompt_tokens, hit_tokens) of one replica."""
+        *_, base, per_token, per_context = self.columns
+        uncached = max(1, prompt_tokens - hit_tokens)
+        token = (prompt_tokens - uncached * 0.5) * per_context[place] + per_token[place]
+        return token * uncached + base[place]
+
     def prefills(self, prompt_tokens: int, hit_tokens: Sequence[int]) -> list[float]:
-        """Return S(prompt_tokens, hit) of each replica, for one hit a replica."""
+        """Return `prefill` of each replica, for one hit a replica."""
         *_, base, per_token, per_context = self.columns
         return [
             ((prompt_tokens - (u := max(1, prompt_tokens - hit)) * 0.5) * context + token) * u + fixed
             for hit, fixed, token, context in zip(hit_tokens, base, per_token, per_context, strict=True)
         ]
 
-    def cost(self, place: int) -> PrefillCost:
-        """Return what prefills cost on one replica."""
-        return PrefillCost(*[column[place] for column in self.columns[Column.BASE_SECONDS :]])
+    def least_prefill(self, prompt_tokens: int, hit_tokens: int) -> float:
+        """Return what no replica's `prefill` is less than; what they all take, where they are equals."""
+        *_, base, per_token, per_context = self.columns
+        uncached = max(1, prompt_tokens - hit_tokens)
+        token = (prompt_tokens - uncached * 0.5) * min(per_context) + min(per_token)
+        return token * uncached + min(base)
 
     def told_tokens(self, ask: Ask, least_told_at: float = -inf) -> Sequence[int] | None:
         """Return how many leading tokens of the prompt each replica holds; -1 where that is not known.
@@ -262,9 +285,9 @@ class FleetView:
         told_at = self.caches.told_at(self.roster.slots)
         return [held if at >= least_told_at else -1 for held, at in zip(tokens, told_at, strict=True)]
 
-    def wait_seconds(self, now: float, others_share: float = 0.0) -> Floats:
+    def wait_seconds(self, now: float) -> Floats:
         """Return `waits` as an array."""
-        return np.array(self.waits(now, others_share), dtype=np.float64)
+        return np.array(self.waits(now), dtype=np.float64)
 
     def prefill_seconds(self, prompt_tokens: int, hit_tokens: Floats | Tokens | float) -> Floats:
         """Return S(prompt_tokens, hit_tokens) of each replica; hits are one number, or one a replica."""

@@ -9,16 +9,18 @@ of residency (digests, and this router's own memory) sharpens the expected hit. 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import ceil
+from operator import add
 from typing import NamedTuple
 
 from pydantic import Field
-from xxhash import xxh3_64_intdigest
 
 from router.chain.chain import Chain
-from router.placement.ask import Ask, Choice, LazyRanking, Ranking
-from router.placement.memory import Memory, Recall
+from router.placement.ask import Ask, Choice, LazyRanking, Order, Ranking
+from router.placement.memory import Memory
+from router.placement.roster import Roster
 from router.placement.view import Column, FleetView
 from router.settings import Options
 
@@ -104,20 +106,26 @@ class Config(Options):
 
 
 class _Prefix(NamedTuple):
-    """What a chain and memory say before replicas are looked at; lengths in tokens, replicas by place.
+    """What a chain and memory say before replicas are weighed; lengths in tokens, replicas by place.
 
-    `known` was sent somewhere by this router. `common` of it, of each replica, is so popular that the replica
-    should hold a copy: it is not held against one that lacks it, lest the one that had it first drew all new
-    conversations. Behind `private_from` nothing is common anywhere. `home` and `second` are -1 where there is
+    This router sent `known` of the prompt somewhere, last to `last` at `last_at`; if `renewed`, that began
+    anew since. `common` is so popular that a replica should hold a copy: each, or only the `holders`, and the
+    others then `everywhere` of it. It is not held against one that lacks it, lest the one that had it first
+    drew all new conversations. No more than `most` can hit. `home`, `second` and `last` are -1 where there is
     none.
     """
 
     key: bytes
     known: int
-    common: Sequence[int]
-    private_from: int
+    most: int
+    common: int
+    everywhere: int
+    holders: Sequence[int]
     home: int
     second: int
+    last: int
+    last_at: float
+    renewed: bool
 
 
 class Policy:
@@ -129,97 +137,65 @@ class Policy:
 
     def rank(self, ask: Ask, fleet: FleetView, now: float) -> Ranking:
         """Rank by predicted time to first token; the home goes first among near-equals."""
-        if not len(fleet):
+        count = len(fleet.roster.names)
+        if not count:
             return ()
         config = self._config
-        recall = self._recall(ask, fleet.roster.members, now)
-        prefix = self._prefix(ask, fleet, recall)
-        home = prefix.home
-        expected, told = self._expected(ask, fleet, prefix, recall, now)
-        wait = fleet.waits(now, config.others_share)
-        prefill = fleet.prefills(ask.prompt_tokens, expected)
-        judged = self._judged(ask, fleet, prefix, expected, prefill)
-        score = [one + other for one, other in zip(judged, wait, strict=True)]
-        if home >= 0:
-            score[home] -= self._bonus(ask, fleet, prefix, told is not None and told[home] >= 0)
-
-        least = min(score)
-        near = least + config.near_tie_seconds
-        # A conversation that nobody holds yet may begin anywhere: where least is going on, as it stays there
-        # for all its turns. Without digests it must begin at its home, or it would not be found again.
-        anywhere = told is not None and min(told) >= 0 and max(expected) <= prefix.private_from
-        if anywhere:
-            near += config.beginning_slack * prefill[score.index(least)]
-
-        def order(place: int) -> tuple[float, int]:
-            """Near-equals go first, the home before the others; what is left to chance falls by hash."""
-            if score[place] > near:
-                rank = score[place] + _TIED_FIRST
-            else:
-                rank = fleet.columns[Column.IN_FLIGHT][place] if anywhere else 0.0
-                rank -= 0.5 * (place == home)
-            return rank, fleet.tie_break(key, place)
-
-        key = xxh3_64_intdigest(prefix.key)
-        if home >= 0 and score[home] <= near and not anywhere:
-            first = home
-        else:
-            tied = [place for place, seconds in enumerate(score) if seconds <= near]
-            first = min(tied, key=order) if len(tied) > 1 else tied[0]
-
-        def choice(place: int) -> Choice:
-            holds = told is not None and told[place] >= 0
-            return Choice(
-                fleet.roster.names[place],
-                fleet.roster.epochs[place],
-                expected[place],
-                wait[place],
-                prefill[place],
-                "home" if place == home else "digest" if holds else "ring",
-                score[place],
-            )
-
-        return LazyRanking(first, len(score), lambda: sorted(range(len(score)), key=order), choice)
+        prefix = self._prefix(ask, fleet.roster, now)
+        told = fleet.told_tokens(ask, now - config.digest_max_age_seconds) if config.use_digests else None
+        home = self._unrivalled(ask, fleet, prefix, now) if told is None else None
+        if home is not None:
+            return LazyRanking(home, count, lambda: self._weigh(ask, fleet, prefix, None, now).order())
+        weighed = self._weigh(ask, fleet, prefix, told, now)
+        return LazyRanking(weighed.choice(weighed.first()), count, weighed.order)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
         """Remember the prompt and who serves it."""
         self._memory.record(ask, choice.name, choice.epoch, now)
 
-    def _recall(self, ask: Ask, members: int, now: float) -> Recall:
-        """Return what is known of the prompt; hot is what deserves more than one copy."""
-        slack = self._config.copies_slack
-        return self._memory.recall(
-            ask, 1 / (slack * members), 1 / slack, self._config.least_conversations, now
-        )
-
-    def _prefix(self, ask: Ask, fleet: FleetView, recall: Recall) -> _Prefix:
-        """Say what is common, and to whom; home is the ring's choice among those with the copies."""
-        chain, roster = ask.chain, fleet.roster
-        block = chain.block_tokens if chain else 1
-        everywhere = max(recall.everywhere_depth, self._preamble_depth(chain)) if chain else 0
+    def _prefix(self, ask: Ask, roster: Roster, now: float) -> _Prefix:
+        """Say what is known and common; home is the ring's choice among those that should hold copies."""
+        config, chain, members = self._config, ask.chain, roster.members
+        slack = config.copies_slack
+        recall = self._memory.recall(ask, 1 / (slack * members), 1 / slack, config.least_conversations, now)
+        block, everywhere, most = 1, 0, ask.prompt_tokens
+        if chain is not None:
+            block = chain.block_tokens
+            everywhere = max(recall.everywhere_depth, self._preamble_depth(chain))
+            if most <= ask.marks.blocks * block:
+                # One token at least is always computed, and blocks hit whole.
+                most = max(0, most - 1) // block * block
         depth = max(recall.hot_depth, everywhere)
-        copies = ceil(self._config.copies_slack * recall.hot_share * roster.members)
         key = ask.key_at(depth + 1)
-        if everywhere < depth and copies < roster.members:
-            holders = self._holders(ask, fleet, depth, copies)
-        else:
-            holders = []
+        holders: Sequence[int] = ()
+        if everywhere < depth and (copies := ceil(slack * recall.hot_share * members)) < members:
+            holders = self._holders(ask, roster, depth, copies)
         if holders:
-            common = [everywhere * block] * len(roster.names)
-            for place in holders:
-                common[place] = depth * block
             walked = (roster.places.get(name, -1) for name in roster.ring.walk(key))
             home, second = (*islice((place for place in walked if place in holders), 2), -1, -1)[:2]
         else:
-            common = [depth * block] * len(roster.names)
-            home, second = roster.homes(key)
-        return _Prefix(key, recall.depth * block, common, depth * block, home, second)
+            everywhere = depth
+            home, second = roster.ring.first_two(key, roster.places)
+        last = roster.places.get(recall.replica, -1)
+        return _Prefix(
+            key,
+            recall.depth * block,
+            most,
+            depth * block,
+            everywhere * block,
+            holders,
+            home,
+            second,
+            last,
+            recall.at,
+            last >= 0 and roster.epochs[last] != recall.epoch,
+        )
 
     @staticmethod
-    def _holders(ask: Ask, fleet: FleetView, depth: int, copies: int) -> list[int]:
+    def _holders(ask: Ask, roster: Roster, depth: int, copies: int) -> Sequence[int]:
         """Return who should hold copies of the first `depth` blocks: the same, whoever of them is dead."""
-        walked = islice(fleet.ring.walk(ask.key_at(depth)), copies)
-        return [fleet.places[name] for name in walked if name in fleet.places]
+        walked = islice(roster.ring.walk(ask.key_at(depth)), copies)
+        return [roster.places[name] for name in walked if name in roster.places]
 
     def _preamble_depth(self, chain: Chain) -> int:
         """Return how many blocks lie wholly in a small preamble."""
@@ -227,54 +203,138 @@ class Policy:
             return 0
         return chain.preamble_tokens // chain.block_tokens
 
-    def _expected(
-        self, ask: Ask, fleet: FleetView, prefix: _Prefix, recall: Recall, now: float
-    ) -> tuple[list[int], Sequence[int] | None]:
-        """Return what each replica is expected to hold, in tokens, and what digests told, if any did."""
-        config = self._config
-        last = fleet.roster.places.get(recall.replica, -1)
-        renewed = last >= 0 and fleet.roster.epochs[last] != recall.epoch
-        told = fleet.told_tokens(ask, now - config.digest_max_age_seconds) if config.use_digests else None
-        expected = self._guessed(prefix, last, renewed)
-        if told is not None:
-            expected = [held if held >= 0 else guess for held, guess in zip(told, expected, strict=True)]
-            if last >= 0 and not renewed and 0 <= told[last] < prefix.known:
-                told_at = fleet.caches.told_at(fleet.roster.slots[last : last + 1])[0]
-                if recall.at > told_at - config.digest_lag_seconds:
-                    # Sent there since the digest was made, or so shortly before that it cannot tell yet.
-                    expected[last] = prefix.known
-        if ask.chain and ask.prompt_tokens <= len(ask.chain.names) * ask.chain.block_tokens:
-            # One token at least is always computed, and blocks hit whole.
-            block = ask.chain.block_tokens
-            most = max(0, ask.prompt_tokens - 1) // block * block
-            expected = [min(held, most) for held in expected]
-        return expected, told
+    def _unrivalled(self, ask: Ask, fleet: FleetView, prefix: _Prefix, now: float) -> Choice | None:
+        """Return the home where it goes first whatever the others are; None where they must be weighed.
 
-    def _guessed(self, prefix: _Prefix, last: int, renewed: bool) -> list[int]:
-        """Return what replicas are expected to hold that do not tell."""
-        known = prefix.known
-        expected = [common if common < known else known for common in prefix.common]
-        if prefix.second >= 0:
-            hot = expected[prefix.second]
-            expected[prefix.second] = hot + int(self._config.second_share * (known - hot))
+        Nobody waits for less than nothing, or holds more than is known or common where no digest tells. So
+        it mostly is, unless much is going on.
+        """
+        home, length, config = prefix.home, ask.prompt_tokens, self._config
+        if home < 0:
+            return None
+        wait = fleet.wait(home, now, fleet.others_factor(config.others_share))
+        bonus = self._bonus(ask, fleet, prefix, config.home_bonus)
+        if wait > bonus + config.near_tie_seconds:
+            return None
+        expected = 0 if prefix.renewed and home == prefix.last else min(prefix.known, prefix.most)
+        prefill = fleet.prefill(home, length, expected)
+        judged = prefill if expected >= prefix.common else fleet.prefill(home, length, prefix.common)
+        score = judged + wait - bonus
+        if score > fleet.least_prefill(length, max(prefix.known, prefix.common)) + config.near_tie_seconds:
+            return None
+        roster = fleet.roster
+        return Choice(roster.names[home], roster.epochs[home], expected, wait, prefill, "home", score)
+
+    def _weigh(
+        self, ask: Ask, fleet: FleetView, prefix: _Prefix, told: Sequence[int] | None, now: float
+    ) -> _Weighed:
+        """Weigh every replica; `told` is what digests say it holds, -1 for one that does not."""
+        config, home, length = self._config, prefix.home, ask.prompt_tokens
+        common = [prefix.everywhere] * len(fleet.roster.names)
+        for place in prefix.holders:
+            common[place] = prefix.common
+        expected = self._expected(fleet, prefix, common, told)
+        wait = fleet.waits(now, fleet.others_factor(config.others_share))
+        prefill = fleet.prefills(length, expected)
+        held = list(map(max, expected, common))
+        judged = prefill if held == expected else fleet.prefills(length, held)
+        score = list(map(add, judged, wait))
+        if home >= 0:
+            tells = told is not None and told[home] >= 0
+            share = config.home_bonus_with_digests if tells else config.home_bonus
+            score[home] -= self._bonus(ask, fleet, prefix, share)
+        least = min(score)
+        near = least + config.near_tie_seconds
+        # A conversation that nobody holds yet may begin anywhere: where least is going on, as it stays there
+        # for all its turns. Without digests it must begin at its home, or it would not be found again.
+        anywhere = told is not None and min(told) >= 0 and max(expected) <= prefix.common
+        if anywhere:
+            near += config.beginning_slack * prefill[score.index(least)]
+        return _Weighed(fleet, prefix, told, expected, wait, prefill, score, near, anywhere)
+
+    def _expected(
+        self, fleet: FleetView, prefix: _Prefix, common: Sequence[int], told: Sequence[int] | None
+    ) -> list[int]:
+        """Return how many tokens each replica is expected to hold: as it tells, else by a guess."""
+        known, second, last, most = prefix.known, prefix.second, prefix.last, prefix.most
+        expected = [held if held < known else known for held in common]
+        if second >= 0:
+            hot = expected[second]
+            expected[second] = hot + int(self._config.second_share * (known - hot))
         if prefix.home >= 0:
             expected[prefix.home] = known
         if last >= 0:
             # It served this prompt; if it has started anew since, nothing is left of it.
-            expected[last] = 0 if renewed else known
-        return expected
+            expected[last] = 0 if prefix.renewed else known
+        if told is not None:
+            expected = [held if held >= 0 else guess for held, guess in zip(told, expected, strict=True)]
+            if last >= 0 and not prefix.renewed and 0 <= told[last] < known:
+                told_at = fleet.caches.told_at(fleet.roster.slots[last : last + 1])[0]
+                if prefix.last_at > told_at - self._config.digest_lag_seconds:
+                    # Sent there since the digest was made, or so shortly before that it cannot tell yet.
+                    expected[last] = known
+        return expected if max(expected) <= most else [min(held, most) for held in expected]
 
     @staticmethod
-    def _judged(
-        ask: Ask, fleet: FleetView, prefix: _Prefix, expected: Sequence[int], prefill: list[float]
-    ) -> list[float]:
-        """Return the prefill that a replica is judged by: as if it held what is common."""
-        held = list(map(max, expected, prefix.common))
-        return prefill if held == expected else fleet.prefills(ask.prompt_tokens, held)
-
-    def _bonus(self, ask: Ask, fleet: FleetView, prefix: _Prefix, told: bool) -> float:
+    def _bonus(ask: Ask, fleet: FleetView, prefix: _Prefix, share: float) -> float:
         """Return the seconds granted to the home: a share of computing all that is not common."""
-        config = self._config
-        share = config.home_bonus_with_digests if told else config.home_bonus
-        cost, length = fleet.cost(prefix.home), ask.prompt_tokens
-        return share * (cost.seconds(length, prefix.private_from) - cost.seconds(length, length - 1))
+        home, length = prefix.home, ask.prompt_tokens
+        private = fleet.prefill(home, length, prefix.common) - fleet.prefill(home, length, length - 1)
+        return share * private
+
+
+@dataclass(slots=True)
+class _Weighed:
+    """The replicas of a view, weighed: by place, what is expected of each, and its score in seconds.
+
+    Scores up to `near` are near-equal. A request that may begin `anywhere` goes where least is going on.
+    """
+
+    fleet: FleetView
+    prefix: _Prefix
+    told: Sequence[int] | None
+    expected: Sequence[int]
+    wait: Sequence[float]
+    prefill: Sequence[float]
+    score: Sequence[float]
+    near: float
+    anywhere: bool
+
+    def first(self) -> int:
+        """Return the best."""
+        near, home = self.near, self.prefix.home
+        if home >= 0 and self.score[home] <= near and not self.anywhere:
+            return home
+        tied = [place for place, seconds in enumerate(self.score) if seconds <= near]
+        return tied[0] if len(tied) == 1 else min(tied, key=self._ranked)
+
+    def order(self) -> Order:
+        """Return all, best first, and what makes their choices."""
+        return sorted(range(len(self.score)), key=self._ranked), self.choice
+
+    def choice(self, place: int) -> Choice:
+        """Return what was expected of one."""
+        roster = self.fleet.roster
+        if place == self.prefix.home:
+            reason = "home"
+        else:
+            reason = "digest" if self.told is not None and self.told[place] >= 0 else "ring"
+        return Choice(
+            roster.names[place],
+            roster.epochs[place],
+            self.expected[place],
+            self.wait[place],
+            self.prefill[place],
+            reason,
+            self.score[place],
+        )
+
+    def _ranked(self, place: int) -> tuple[float, int]:
+        """Near-equals go first, the home before the others; what is left to chance falls by hash."""
+        score = self.score[place]
+        if score > self.near:
+            rank = score + _TIED_FIRST
+        else:
+            rank = self.fleet.columns[Column.IN_FLIGHT][place] if self.anywhere else 0.0
+            rank -= 0.5 * (place == self.prefix.home)
+        return rank, self.fleet.tie_break(self.prefix.key, place)

@@ -86,7 +86,7 @@ class Policy:
         score[home] -= bonus * private[home]
 
         near = score <= score.min() + _NEAR_SECONDS
-        ties = np.array([fleet.tie_break(xxh3_64_intdigest(key), place) for place in range(len(fleet))])
+        ties = np.array([fleet.tie_break(key, place) for place in range(len(fleet))])
         order = np.lexsort((ties, np.arange(len(fleet)) != home, np.where(near, 0.0, score + 1e9)))
 
         def choice(place: int) -> Choice:

@@ -132,7 +132,7 @@ def test_what_is_shared_is_not_guessed_as_well(routers: int) -> None:
     def waits(load: LoadView) -> float:
         fleet: FleetView = fleet_of(["a", "b"], a=load)
         assert isinstance(fleet.replicas[0], ReplicaView)
-        return float(fleet.wait_seconds(10.0, 1.0)[0])
+        return fleet.wait(0, 10.0, fleet.others_factor(1.0))
 
     # Guessed alone, told together: the same, and never both.
     assert waits(alone) == pytest.approx(1.0 + 0.5 * routers)

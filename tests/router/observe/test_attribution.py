@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,7 +81,7 @@ def test_each_cause_can_be_the_only_one() -> None:
         ({"seen": 48, "evicted": None}, Cause.UNKNOWN),
         ({"seen_other_keys": 48}, Cause.KEY_MISMATCH),
     ):
-        assert attribute(replace(plain, **change)) == Misses(partial_block=1, **{cause: 48})
+        assert attribute(plain._replace(**change)) == Misses(partial_block=1, **{cause: 48})
 
 
 def test_what_another_replica_held_counts_before_what_the_chosen_one_evicted() -> None:
