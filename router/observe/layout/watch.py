@@ -132,21 +132,18 @@ def _sampled_by(body: Mapping[str, Any]) -> set[int]:
     """Return hashes of the starts of the last user messages, or of the prompt: a few bytes of any body."""
     messages = body.get("messages")
     if not isinstance(messages, list):
-        return {_start_hash(body.get("prompt"))}
+        return {xxh3_64_intdigest(_start(body.get("prompt")).encode("utf-8", "surrogatepass"))}
     marks: set[int] = set()
     left = _READ_FOR_SAMPLE
     for message in reversed(messages):
         if isinstance(message, dict) and message.get("role") == "user":
-            marks.add(_start_hash(message.get("content")))
+            content = message.get("content")
+            text = content[:_START_CHARACTERS] if isinstance(content, str) else _start(content)
+            marks.add(xxh3_64_intdigest(text.encode("utf-8", "surrogatepass")))
             left -= 1
             if len(marks) == _SAMPLED_BY or not left:
                 break
     return marks or {xxh3_64_intdigest(b"")}
-
-
-def _start_hash(content: object) -> int:
-    text = content[:_START_CHARACTERS] if isinstance(content, str) else _start(content)
-    return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
 
 
 def _start(content: object) -> str:

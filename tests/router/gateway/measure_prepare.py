@@ -28,7 +28,7 @@ from router.observe.layout.watch import LayoutWatch
 from tests.tiny_tokenizer import write_tiny_tokenizer
 
 PATH = "/v1/chat/completions"
-RUNS = 15
+RUNS = 25
 SIZES = ((200, 2), (4096, 2), (16_384, 2), (16_384, 16), (131_072, 2), (131_072, 64), (200_000, 250))
 HISTORIES = ((4096, 400), (4096, 4000), (16_384, 400), (16_384, 4000), (65_536, 800), (65_536, 4000))
 _WORDS = ("the river runs to sea and mountain of evening light where 42 boats wait", "a quick, brown fox.")
@@ -80,7 +80,7 @@ async def by_bytes() -> Iterator[str]:
     prepares = preparer("xxh3", 64, 1e-9)
     rows = []
     for size, count in SIZES:
-        number = max(8, 400_000 // size)
+        number = max(6, 100_000 // size)
         cold = min(
             [await timed(prepares, [body_of(size, count) for _ in range(number)]) for _ in range(RUNS)]
         )
