@@ -17,6 +17,8 @@ from router.wire.sse import EventCutter, encode_event
 # Answers up to this size are gathered before anything is sent: their usage can be read, and a replica that
 # dies within one is answered with a proper error. No larger, as a client that does not read holds it.
 _GATHERED_BYTES = 128 * 1024
+# More pieces than this are joined: small ones take many times their size.
+_MOST_PIECES = 64
 # Behind so many bytes of a longer answer, its usage is looked for.
 _TAIL_BYTES = 8 * 1024
 # A longer event is passed on in pieces.
@@ -67,32 +69,35 @@ class BodyAnswer:
         if self._began is not _nothing:
             began, self._began = self._began, _nothing
             began()
-        if not self._gathers:
-            self._reply.write(data)
-            if self._gathered_bytes:
-                self._tail = (self._tail + data)[-_TAIL_BYTES:]
-            return
         self._gathered.append(data)
-        self._gathered_bytes += len(data)
-        if self._gathered_bytes > _GATHERED_BYTES:
-            self._gathers = False
-            gathered = b"".join(self._gathered)
-            self._gathered.clear()
-            self._tail = gathered[-_TAIL_BYTES:]
-            self._reply.start(self._exchange.status, self._fields, self._exchange.content_length)
-            self._reply.write(gathered)
+        if self._gathers:
+            self._gathered_bytes += len(data)
+            if self._gathered_bytes > _GATHERED_BYTES:
+                self._gathers = False
+                self._reply.start(self._exchange.status, self._fields, self._exchange.content_length)
 
     def flush(self) -> None:
-        """Nothing is held back for company."""
+        """Make one of what came together, and send it: pieces may be of a few bytes."""
+        if not self._gathered:
+            return
+        if self._gathers:
+            if len(self._gathered) > _MOST_PIECES:
+                self._gathered = [self._taken()]
+            return
+        data = self._taken()
+        self._reply.write(data)
+        if self._gathered_bytes:
+            self._tail = (self._tail + data)[-_TAIL_BYTES:]
 
     def finished(self, error: UpstreamError | None) -> None:
         """Take the end."""
         self._reply.fill_from(None)
         self.broken = error
         status = self._exchange.status
+        self.flush()
         if self._gathers:
             if error is None:
-                body = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
+                body = self._taken()
                 if status == 200:
                     self.reader.read_body(body)
                 self._reply.whole(status, self._fields, body)
@@ -104,6 +109,10 @@ class BodyAnswer:
             self._reply.break_off()
         if not self.over.done():
             self.over.set_result(None)
+
+    def _taken(self) -> bytes:
+        gathered, self._gathered = self._gathered, []
+        return gathered[0] if len(gathered) == 1 else b"".join(gathered)
 
 
 class EventAnswer:

@@ -18,7 +18,8 @@ class EventCutter:
     """
 
     def __init__(self, limit_bytes: int = 4 * 1024 * 1024) -> None:
-        self._held = b""
+        # Of an event that goes on: it may come in many small chunks.
+        self._held = bytearray()
         self._limit = limit_bytes
 
     @property
@@ -28,25 +29,37 @@ class EventCutter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Take a chunk; return the events it completes."""
-        data = self._held + chunk if self._held else chunk
+        held, data, scanned = self._held, chunk, 0
+        if not held:
+            if data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2 and b"\r" not in data:
+                # One whole event: the usual case.
+                return [data]
+        else:
+            # What is held has no end, but for one that begins in its last bytes.
+            scanned = max(0, len(held) - 3)
+            held += chunk
+            if len(held) <= self._limit and _EVENT_END.search(held, scanned) is None:
+                return []
+            data = bytes(held)
+            self._held = bytearray()
         events = []
         start = 0
-        for match in _EVENT_END.finditer(data):
+        for match in _EVENT_END.finditer(data, scanned):
             # A CR at the very end may be the first half of a CRLF still to come.
             if match.end() == len(data) and data.endswith(b"\r"):
                 break
             events.append(data[start : match.end()])
             start = match.end()
-        self._held = data[start:]
-        if len(self._held) > self._limit:
-            events.append(self._held)
-            self._held = b""
+        if len(data) - start > self._limit:
+            events.append(data[start:])
+        elif start < len(data):
+            self._held += data[start:]
         return events
 
     def rest(self) -> bytes:
         """Return what is left at the end of the stream: an event without its blank line, or nothing."""
-        held, self._held = self._held, b""
-        return held
+        held, self._held = self._held, bytearray()
+        return bytes(held)
 
 
 def event_data(event: bytes) -> bytes | None:
