@@ -37,11 +37,10 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "prompt_embeds": (),
     "kv_transfer_params": (),
     "ec_transfer_params": (),
-    # The client would see these itself, or have them say what was never said.
-    "return_token_ids": (),
-    "kvring_resume": (),
 }
-_TELLING = frozenset(_NEUTRAL)
+# What the router says itself: a client that does so, too, whatever it says, is left alone.
+_OWN = frozenset(("return_token_ids", "kvring_resume"))
+_TELLING = _OWN.union(_NEUTRAL)
 
 
 def resumable(path: str, body: Mapping[str, Any]) -> bool:
@@ -56,7 +55,9 @@ def resumable(path: str, body: Mapping[str, Any]) -> bool:
 
 def _is_neutral(field: tuple[str, object]) -> bool:
     name, value = field
-    if value is None or name not in _TELLING:
+    if name in _OWN:
+        return False
+    if value is None or name not in _NEUTRAL:
         return True
     # Types are compared too: 0 asks for logprobs, false does not.
     return any(type(value) is type(one) and value == one for one in _NEUTRAL[name])

@@ -17,7 +17,7 @@ BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "
     [
         {},
         {"n": 1, "logprobs": False, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}},
-        {"n": None, "logprobs": None, "tools": None, "return_token_ids": None},
+        {"n": None, "logprobs": None, "tools": None},
         {"stop": ["x"], "temperature": 1, "seed": 3, "presence_penalty": 1, "max_tokens": 5},
         {"prompt": "x"},
         {"prompt": [1, 2]},
@@ -52,6 +52,8 @@ def test_one_text_that_is_streamed(fields: dict[str, Any]) -> None:
         {"modalities": ["text", "audio"]},
         {"return_token_ids": True},
         {"return_token_ids": False},
+        {"return_token_ids": None},
+        {"kvring_resume": None},
         {"kvring_resume": {}},
         {"prompt": ["x"]},
         {"prompt": [[1], [2]]},
