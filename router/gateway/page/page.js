@@ -110,6 +110,7 @@ function introduction(router) {
     ["Version", router.version],
     ["Run", router.run],
     ["Up", duration(router.uptime_seconds)],
+    ["Worker", router.worker ? `${router.worker.number} of ${router.worker.count}; counts are of all` : ""],
     ["Members from", sources.map(({ kind, members }) => `${kind} (${members ?? "no answer"})`).join(", "), silent],
     ["Redis", router.redis_up === null ? "" : router.redis_up ? "up" : "no answer", router.redis_up === false],
     ["Options", current ? (taken ? `reloaded ${count(taken)} ×` : "") : `a change was refused (${count(refused)} ×)`, !current],

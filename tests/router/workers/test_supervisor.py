@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-from contextlib import suppress
-from itertools import cycle
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +14,8 @@ from aiohttp import web
 
 from loadgen.children import start_child, stop_children
 from tests.router.scripted import BODY, ScriptedReplica, chunk, until
-from tests.router.workers.running import Running, Series, alive, open_files, running, until_it
+from tests.router.workers.killing import kill_workers
+from tests.router.workers.running import Running, alive, open_files, running, until_it
 
 _STREAM = {**BODY, "stream": True}
 _QUICK = ("limits.drain_notice_seconds=0.2", "fleet.state_poll_seconds=0.05")
@@ -64,45 +63,13 @@ async def test_counts_never_go_back_whoever_is_killed(replica: ScriptedReplica, 
     environment = {"TMPDIR": str(scratch)}
     async with running(replica, tmp_path, 4, *_QUICK, environment=environment) as up:
         files = open_files(up.supervisor)
-        stopped = asyncio.Event()
-        seen: dict[Series, float] = {}
-
-        async def load() -> None:
-            while not stopped.is_set():
-                # A worker that is killed takes its connections along.
-                with suppress(aiohttp.ClientError):
-                    await _ask(up)
-                await asyncio.sleep(0.02)
-
-        async def watch() -> None:
-            while not stopped.is_set():
-                with suppress(aiohttp.ClientError):
-                    counts, _ = await up.scrape()
-                    for series, value in seen.items():
-                        assert counts[series] >= value, series
-                    seen.update(counts)
-                await asyncio.sleep(0.05)
-
-        tasks = [asyncio.create_task(one()) for one in (load, load, watch)]
-        killed = 0
-        for turn in cycle(range(4)):
-            await asyncio.sleep(0.25)
-            workers = up.workers()
-            if len(workers) < 2:
-                continue
-            os.kill(workers[turn % len(workers)], signal.SIGKILL)
-            killed += 1
-            if killed == 10:
-                break
-        await until(lambda: up.log().count("is started again") == killed)
-        async with asyncio.timeout(30):
-            await up.serving(4)
-        stopped.set()
-        await asyncio.gather(*tasks)
+        watched = await kill_workers(up, 4, kills=10, pause_seconds=0.25)
+        assert not watched.went_back
+        assert watched.scrapes > 10
         counts, gauges = await up.scrape()
         assert gauges["kvring_in_flight_requests", ()] == 0
         assert gauges["kvring_replica_in_flight_requests", (("replica", "r0"),)] == 0
-        assert counts["kvring_worker_restarts_total", ()] == killed
+        assert counts["kvring_worker_restarts_total", ()] == 10
         served = counts["kvring_requests_total", (("outcome", "ok"), ("replica", "r0"))]
         assert 0 < served <= len(replica.bodies)
         # No file anywhere, and no line to a worker that is no more.
