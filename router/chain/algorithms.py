@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
 from struct import pack
 
 from xxhash import xxh3_64_intdigest
@@ -42,12 +41,13 @@ def _sha256_blocks(
 ) -> Names:
     # Unambiguous without separators: the parent and the tokens have fixed lengths, the keys are the rest.
     names: list[bytes] = []
+    cut = cutter(block_bytes).iter_unpack
     for run, key in _runs(data, block_bytes, keys, first):
-        blocks = chain.from_iterable(cutter(block_bytes).iter_unpack(run))
         if key is None:
-            names += [parent := sha256(parent + block).digest() for block in blocks]
+            names += [parent := sha256(parent + block).digest() for (block,) in cut(run)]
         else:
-            names += [parent := sha256(parent + block + key).digest() for block in blocks]
+            parent = sha256(b"".join((parent, run, key))).digest()
+            names.append(parent)
     return Names(b"".join(names), 32)
 
 
@@ -56,32 +56,35 @@ def _xxh3_blocks(
 ) -> Names:
     names: list[int] = []
     seed = int.from_bytes(parent, "little")
+    cut = cutter(block_bytes).iter_unpack
     for run, key in _runs(data, block_bytes, keys, first):
-        blocks = chain.from_iterable(cutter(block_bytes).iter_unpack(run))
         if key is None:
-            names += [seed := xxh3_64_intdigest(block, seed) for block in blocks]
+            names += [seed := xxh3_64_intdigest(block, seed) for (block,) in cut(run)]
         else:
-            names += [seed := xxh3_64_intdigest(block + key, seed) for block in blocks]
+            seed = xxh3_64_intdigest(b"".join((run, key)), seed)
+            names.append(seed)
     return Names(pack(f"<{len(names)}Q", *names), 8)
 
 
 def _runs(
     data: bytes, block_bytes: int, keys: Mapping[int, bytes], first: int
-) -> Iterator[tuple[memoryview, bytes | None]]:
-    """Yield the full blocks in order: runs of those without keys, and each that has keys, with them."""
+) -> list[tuple[memoryview, bytes | None]]:
+    """Return the full blocks in order: runs of those without keys, and each that has keys, with them."""
+    runs: list[tuple[memoryview, bytes | None]] = []
     view = memoryview(data)
     end = len(data) // block_bytes * block_bytes
     at = 0
-    for index in sorted(keys) if end else ():
+    for index in sorted(keys):
         offset = (index - first) * block_bytes
         if not 0 <= offset < end:
             continue
         if at < offset:
-            yield view[at:offset], None
+            runs.append((view[at:offset], None))
         at = offset + block_bytes
-        yield view[offset:at], keys[index]
+        runs.append((view[offset:at], keys[index]))
     if at < end:
-        yield view[at:end], None
+        runs.append((view[at:end], None))
+    return runs
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
