@@ -102,7 +102,7 @@ class DigestTable:
         """Return how many of the marks, from the first on, each slot holds."""
         if not marks.depths:
             return [0] * len(self._identities)
-        rows = self._rows.take(positions(marks.probes, len(self._rows)), axis=0)
+        rows = self._rows.take(positions(marks.probes(), len(self._rows)), axis=0)
         # A held block's parent is held too: what follows a gap is a false positive.
         found = np.bitwise_and.accumulate(np.bitwise_and.reduce(rows, axis=0), axis=0)
         held = np.unpackbits(found.view(np.uint8), axis=1, bitorder="little")

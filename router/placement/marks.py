@@ -24,10 +24,10 @@ class Marks:
     `blocks` is how many names there are in all.
 
     Numbers of Python: most prompts have few, and they are read one by one. They are this process's own; what
-    filters are asked by is made when it is first asked for.
+    filters are asked by is made where one is asked.
     """
 
-    __slots__ = ("_names", "_probes", "_step", "_words", "blocks", "depths", "first")
+    __slots__ = ("_names", "_step", "_words", "blocks", "depths", "first")
 
     depths: Sequence[int]
     first: Sequence[int]
@@ -35,7 +35,6 @@ class Marks:
     def __init__(self, chain: Chain) -> None:
         """Read the marks of a chain, whose names are all of one length, a multiple of 8 bytes."""
         names = self._names = chain.names
-        self._probes: npt.NDArray[np.uint64] | None = None
         # A chain of the router's lies in one run of bytes; one that somebody made up may be any sequence.
         self._words: memoryview | None = None
         if isinstance(names, Names):
@@ -48,12 +47,15 @@ class Marks:
             self.depths = boundaries(len(names), chain.block_tokens)
             self.first = self.names(self.depths)
 
-    @property
     def probes(self) -> npt.NDArray[np.uint64]:
-        """By what filters are asked: probes by names."""
-        if self._probes is None:
-            self._probes = probes_of(*name_halves([self._names[depth - 1] for depth in self.depths]))
-        return self._probes
+        """Return by what filters are asked: probes by names."""
+        names = self._names
+        if isinstance(names, Names):
+            packed, width = names.packed, names.width
+            return probes_of(
+                *name_halves([packed[(depth - 1) * width : depth * width] for depth in self.depths])
+            )
+        return probes_of(*name_halves([names[depth - 1] for depth in self.depths]))
 
     def names(self, depths: Sequence[int]) -> Sequence[int]:
         """Return 64 bits of the name that ends each of `depths` blocks."""
