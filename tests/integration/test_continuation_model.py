@@ -1,6 +1,6 @@
 """With the real model: kill -9 at random token positions, and the client sees what it would have seen.
 
-KVRING_DEATHS=100 has a hundred die, one after the other, rather than ten.
+CONTINUATION_DEATHS=100 has a hundred die, one after the other, rather than ten.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from replica.model.bundled import bundled_model_directory
 from tests.integration.dying import dying_fleet
 
-DEATHS = int(os.environ.get("KVRING_DEATHS", "10"))
+DEATHS = int(os.environ.get("CONTINUATION_DEATHS", "10"))
 ANSWER = 14
 QUESTIONS = (
     "What is the capital of France, and what is it known for?",
