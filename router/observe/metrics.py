@@ -63,7 +63,9 @@ class RouterMetrics:
             "failovers", "Requests sent on from a replica before its first byte.", ("replica", "reason")
         )
         self.continued = self._counters(
-            "continued_streams", "Streams whose replica died, by whether others went on with them.", ("result",)
+            "continued_streams",
+            "Streams whose replica died, by whether others went on with them.",
+            ("result",),
         )
         self.refusals = self._counters("refusals", "Requests that no replica saw, by status.", ("status",))
         self.shed = self._counters("shed", "Requests that this router turned away, by why.", ("reason",))
