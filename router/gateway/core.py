@@ -16,6 +16,7 @@ from router.fleet.members import StaticMembers
 from router.gateway.chosen import member_sources, redis_connection, shared_load
 from router.gateway.control import Control
 from router.gateway.handover import Handover
+from router.gateway.key_watch import watch_keys
 from router.gateway.prepare import Preparer
 from router.gateway.serving import Lasting, Serving, check_policies, fixed_changes
 from router.gateway.siblings import Siblings
@@ -77,6 +78,7 @@ class Core:
         self._handover = Handover(self.now, self.fleet, self.preparer, self._session, self.metrics)
         self.fleet.on_drain(self._handover.begin)
         self.control = Control(self.fleet, self.metrics, lambda: self.serving.debug, siblings)
+        self._key_watch: asyncio.Task[None] | None = None
         self._introduce(config)
 
     def now(self) -> Serving:
@@ -86,6 +88,7 @@ class Core:
     async def start(self) -> None:
         """Begin to watch the fleet."""
         await self.fleet.start()
+        self._key_watch = asyncio.create_task(watch_keys(self.now))
         if self._shared_load is not None:
             self._shared_load.start()
 
@@ -133,6 +136,8 @@ class Core:
             if self._shared_load is not None:
                 last.push_async_callback(self._shared_load.stop)
             last.push_async_callback(self._handover.stop)
+            if self._key_watch is not None:
+                last.callback(self._key_watch.cancel)
 
     def _introduce(self, config: RouterConfig) -> None:
         """Say in metrics what runs here, so that runs can be told apart."""

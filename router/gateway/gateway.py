@@ -82,6 +82,7 @@ class Gateway:
                 refusal = error_body(405, f"{request.method} {request.path}: Method Not Allowed")
                 _answer(reply, 405, refusal, request_id, [(b"allow", allowed.encode())])
             elif request.path == "/v1/models":
+                _admit(self.serving.keyring, request.headers.bytes)
                 _answer(reply, 200, self._models(), request_id)
             else:
                 await self._tunnel.carry(request, request_id, reply)

@@ -35,7 +35,7 @@ async def test_a_source_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch
     replica = ScriptedReplica("r")
     await replica.start()
     source = _Failing(Member(replica.url))
-    monkeypatch.setattr("router.gateway.core._sources", lambda *_: [source])
+    monkeypatch.setattr("router.gateway.core.member_sources", lambda *_: [source])
     async with rig(0) as up:
         await up.ready(1)
         assert await up.metric("kvring_discovery_up", source="script") == 0
@@ -133,7 +133,7 @@ async def test_the_other_address_takes_over_when_the_used_one_dies(monkeypatch: 
     again = ScriptedReplica("dual")
     await again.start()
     monkeypatch.setattr(
-        "router.gateway.core._sources", lambda *_: [Listed(Member(replica.url), Member(again.url))]
+        "router.gateway.core.member_sources", lambda *_: [Listed(Member(replica.url), Member(again.url))]
     )
     async with rig(0) as up:
         await up.ready(1)
@@ -174,7 +174,7 @@ async def test_one_that_drains_is_no_last_resort(monkeypatch: pytest.MonkeyPatch
     replica = ScriptedReplica("r")
     await replica.start()
     source = Listed(Member(replica.url, "r"))
-    monkeypatch.setattr("router.gateway.core._sources", lambda *_: [source])
+    monkeypatch.setattr("router.gateway.core.member_sources", lambda *_: [source])
     async with rig(0) as up:
         await up.ready(1)
         replica.state_status = 500

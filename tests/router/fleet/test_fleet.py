@@ -137,7 +137,7 @@ async def test_members_follow_their_source(monkeypatch: pytest.MonkeyPatch) -> N
     for replica in replicas:
         await replica.start()
     source = Listed()
-    monkeypatch.setattr("router.gateway.core._sources", lambda *_: [source])
+    monkeypatch.setattr("router.gateway.core.member_sources", lambda *_: [source])
     async with rig(0) as up:
         source.listed = [Member(replica.url) for replica in replicas]
         await up.ready(3)
@@ -167,7 +167,7 @@ async def test_two_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
     for replica in replicas:
         await replica.start()
     source = Listed()
-    monkeypatch.setattr("router.gateway.core._sources", lambda *_: [source])
+    monkeypatch.setattr("router.gateway.core.member_sources", lambda *_: [source])
     async with rig(0) as up:
         source.listed = [Member(replica.url) for replica in replicas]
         await up.ready(2)
@@ -197,7 +197,7 @@ async def test_a_request_that_ends_after_its_replica_left_leaves_nothing(
 
     replica.answer = wait
     source = Listed()
-    monkeypatch.setattr("router.gateway.core._sources", lambda *_: [source])
+    monkeypatch.setattr("router.gateway.core.member_sources", lambda *_: [source])
     async with rig(0) as up:
         source.listed = [Member(replica.url)]
         await up.ready(1)

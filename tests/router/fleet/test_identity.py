@@ -22,7 +22,7 @@ async def _fleet(
 ) -> AsyncIterator[Rig]:
     for replica in replicas:
         await replica.start()
-    monkeypatch.setattr("router.gateway.core._sources", lambda *_: [source])
+    monkeypatch.setattr("router.gateway.core.member_sources", lambda *_: [source])
     async with rig(0, fleet=fleet) as up:
         yield up
     for replica in replicas:
