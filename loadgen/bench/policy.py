@@ -19,14 +19,16 @@ from loadgen.bench.quiet_fleet import QuietFleet, quiet_fleet
 from loadgen.bench.traffic import MODEL, Conversation, conversations, namer_of
 from router.chain.digest import is_boundary
 from router.fleet.load import Lease, LoadBook
-from router.observe.sightings import Sightings
-from router.placement.ask import Ask
+from router.observe.attribution import Misses, attribute
+from router.observe.sightings import Sight, Sightings
+from router.placement.ask import Ask, Choice
 from router.placement.policy import Policy
 from router.policies import load_policy
 from router.settings import Options
 
-# What a request waits for: all but the last, which is done with the first byte of its answer.
-PARTS = ("marks", "view", "rank", "look", "commit", "note")
+# What is done for a request: the first five before it is on its way, the others as it is answered.
+PARTS = ("marks", "view", "rank", "look", "commit", "lease", "note", "end")
+_AHEAD = 5
 # Virtual time between decisions: a thousand a second, so that digests stay as fresh as they are live.
 _STEP_SECONDS = 0.001
 _NAME_BYTES = 32
@@ -63,13 +65,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The parts of a decision, and all of it but the note; what is kept after half of the requests and all.
+    """The parts of a decision, those ahead of the request, and all; what is kept halfway and in the end.
 
     The state is the policy's; sightings are kept beside it, whatever the policy.
     """
 
     parts: dict[str, Spread]
     total: Spread
+    whole: Spread
     requests: int
     state_bytes_halfway: int
     state_bytes: int
@@ -115,7 +118,8 @@ async def _measure(
                 part: Spread.of([times[index] for times in rounds], options.decisions)
                 for index, part in enumerate(PARTS)
             },
-            Spread.of([sum(times[:-1]) for times in rounds], options.decisions),
+            Spread.of([sum(times[:_AHEAD]) for times in rounds], options.decisions),
+            Spread.of([sum(times) for times in rounds], options.decisions),
             bench.requests,
             halfway,
             held_bytes(policy),
@@ -157,7 +161,7 @@ class _Bench:
     def round(self, prompts: Sequence[Conversation]) -> tuple[int, ...]:
         """Decide on each prompt, as far as a first attempt needs it; return the nanoseconds of each part."""
         policy, sightings, view_of = self._policy, self._sightings, self._fleet.fleet.view
-        marks = views = ranks = looks = commits = notes = 0
+        parts = [0] * len(PARTS)
         for prompt in prompts:
             now = self._tick()
             started = thread_time_ns()
@@ -171,18 +175,18 @@ class _Bench:
             looked = thread_time_ns()
             policy.commit(ask, choice, now)
             committed = thread_time_ns()
-            sightings.note(ask, choice, now, sight.noted_tokens)
-            noted = thread_time_ns()
-            marks += asked - started
-            views += viewed - asked
-            ranks += ranked - viewed
-            looks += looked - ranked
-            commits += committed - looked
-            notes += noted - committed
             self._lend(self._fleet.replicas[choice.name].load, choice.prefill_seconds, ask.prompt_tokens)
+            lent = thread_time_ns()
+            other_keys = sightings.note(ask, choice, now, sight.noted_tokens)
+            noted = thread_time_ns()
+            _attribute(sight, ask, choice, other_keys)
+            ended = thread_time_ns()
+            moments = (started, asked, viewed, ranked, looked, committed, lent, noted, ended)
+            for part, (before, after) in enumerate(pairwise(moments)):
+                parts[part] += after - before
         self.requests += len(prompts)
         clock = _clock_nanoseconds() * len(prompts)
-        return tuple(max(0, total - clock) for total in (marks, views, ranks, looks, commits, notes))
+        return tuple(max(0, total - clock) for total in parts)
 
     def sightings_bytes(self) -> int:
         """Return what the sightings keep; the roster is the fleet's."""
@@ -208,6 +212,21 @@ class _Bench:
             oldest.close(lease)
 
 
+def _attribute(sight: Sight, ask: Ask, choice: Choice, other_keys_tokens: int) -> Misses:
+    """Say why was not hit what was not, of a request that hit what was expected."""
+    evidence = sight.evidence(
+        choice,
+        frozenset(),
+        prompt_tokens=ask.prompt_tokens,
+        block_tokens=sight.block_tokens,
+        hit_tokens=choice.expected_tokens,
+        evicted_tokens=0,
+        other_keys_tokens=other_keys_tokens,
+        scale=1.0,
+    )
+    return attribute(evidence)
+
+
 def _clock_nanoseconds() -> int:
     """Return what reading the clock adds to what lies between two readings."""
     readings = [thread_time_ns() for _ in range(101)]
@@ -225,7 +244,7 @@ def record_of(policy: str, options: DecisionOptions, costs: Costs) -> dict[str, 
         "rounds": options.rounds,
         "decisions": options.decisions,
     }
-    for part, spread in (*costs.parts.items(), ("total", costs.total)):
+    for part, spread in (*costs.parts.items(), ("total", costs.total), ("whole", costs.whole)):
         record[f"{part}_microseconds"] = round(spread.median, 2)
         record[f"{part}_least_microseconds"] = round(spread.least, 2)
         record[f"{part}_most_microseconds"] = round(spread.most, 2)

@@ -42,11 +42,12 @@ def command() -> None:
 def policy(policies: str, replicas: str, as_json: bool, **values: Any) -> None:
     """Measure one decision of each policy.
 
-    A decision has five parts: the marks of the ask, made once a request; the view of the live router's
-    fleet; the ranking, as far as a first attempt walks it; the look at what was seen of the prompt, by which
-    misses are explained; and the commit. The note of what was computed is told beside them: it is made when
-    the answer begins. Naming the prompt's blocks is not in it. Times are CPU time of the thread, the median
-    of several rounds, each decision on another prompt of a conversation that is mostly known.
+    A decision has five parts, ahead of the request: the marks of the ask, made once a request; the view of
+    the live router's fleet; the ranking, as far as a first attempt walks it; the look at what was seen of the
+    prompt, by which misses are explained; and the commit. Told beside them is what is done as a request is
+    sent and answered: its lease, the note of what was computed, and in the end why was not hit what was not.
+    Naming the prompt's blocks is not in it. Times are CPU time of the thread, the median of several rounds,
+    each decision on another prompt of a conversation that is mostly known.
 
     The soft state is the policy's own, weighed before the rounds and after; sightings are what the router
     keeps to explain misses, whatever the policy.
@@ -178,7 +179,7 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
 
     table = Table(title="Microseconds of CPU time a decision", title_justify="left")
     table.add_column("policy", overflow="fold")
-    parts = ("marks", "view", "rank", "look", "commit", "all", "note")
+    parts = ("marks", "view", "rank", "look", "commit", "ahead", "lease", "note", "end", "whole")
     for title in ("replicas", *parts, "rank a replica", "soft state", "sightings"):
         table.add_column(title, justify="right")
     for record in records:
@@ -192,7 +193,7 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
             f"{record['look_microseconds']:.1f}",
             f"{record['commit_microseconds']:.1f}",
             f"{record['total_microseconds']:.1f}",
-            f"{record['note_microseconds']:.1f}",
+            *(f"{record[f'{part}_microseconds']:.1f}" for part in ("lease", "note", "end", "whole")),
             f"{record['rank_microseconds_per_replica']:.2f}",
             f"{record['soft_state_bytes'] / 2**20:.2f} MiB",
             f"{record['sightings_bytes'] / 2**20:.2f} MiB",

@@ -121,9 +121,12 @@ def attribute(evidence: Evidence) -> Misses:
         evidence.seen_other_keys,
     ):
         # Each cause gets what lies behind those before it, and nothing behind the limit.
-        deeper = max(reached, min(depth, limit))
-        spans.append(deeper - reached)
-        reached = deeper
+        deeper = depth if depth < limit else limit
+        if deeper > reached:
+            spans.append(deeper - reached)
+            reached = deeper
+        else:
+            spans.append(0)
     stale, by_load, by_membership, gone, other_keys = spans
     return Misses(
         partial_block=length - limit,

@@ -143,10 +143,13 @@ class Policy:
         config = self._config
         prefix = self._prefix(ask, fleet.roster, now)
         told = fleet.told_tokens(ask, now - config.digest_max_age_seconds) if config.use_digests else None
-        home = self._unrivalled(ask, fleet, prefix, now) if told is None else None
+        others = fleet.others_factor(config.others_share)
+        home = self._unrivalled(ask, fleet, prefix, others, now) if told is None else None
         if home is not None:
-            return LazyRanking(home, count, lambda: self._weigh(ask, fleet, prefix, None, now).order())
-        weighed = self._weigh(ask, fleet, prefix, told, now)
+            return LazyRanking(
+                home, count, lambda: self._weigh(ask, fleet, prefix, None, others, now).order()
+            )
+        weighed = self._weigh(ask, fleet, prefix, told, others, now)
         return LazyRanking(weighed.choice(weighed.first()), count, weighed.order)
 
     def commit(self, ask: Ask, choice: Choice, now: float) -> None:
@@ -203,7 +206,9 @@ class Policy:
             return 0
         return chain.preamble_tokens // chain.block_tokens
 
-    def _unrivalled(self, ask: Ask, fleet: FleetView, prefix: _Prefix, now: float) -> Choice | None:
+    def _unrivalled(
+        self, ask: Ask, fleet: FleetView, prefix: _Prefix, others: float, now: float
+    ) -> Choice | None:
         """Return the home where it goes first whatever the others are; None where they must be weighed.
 
         Nobody waits for less than nothing, or holds more than is known or common where no digest tells. So
@@ -212,7 +217,7 @@ class Policy:
         home, length, config = prefix.home, ask.prompt_tokens, self._config
         if home < 0:
             return None
-        wait = fleet.wait(home, now, fleet.others_factor(config.others_share))
+        wait = fleet.wait(home, now, others)
         bonus = self._bonus(ask, fleet, prefix, config.home_bonus)
         if wait > bonus + config.near_tie_seconds:
             return None
@@ -226,7 +231,13 @@ class Policy:
         return Choice(roster.names[home], roster.epochs[home], expected, wait, prefill, "home", score)
 
     def _weigh(
-        self, ask: Ask, fleet: FleetView, prefix: _Prefix, told: Sequence[int] | None, now: float
+        self,
+        ask: Ask,
+        fleet: FleetView,
+        prefix: _Prefix,
+        told: Sequence[int] | None,
+        others: float,
+        now: float,
     ) -> _Weighed:
         """Weigh every replica; `told` is what digests say it holds, -1 for one that does not."""
         config, home, length = self._config, prefix.home, ask.prompt_tokens
@@ -234,7 +245,7 @@ class Policy:
         for place in prefix.holders:
             common[place] = prefix.common
         expected = self._expected(fleet, prefix, common, told)
-        wait = fleet.waits(now, fleet.others_factor(config.others_share))
+        wait = fleet.waits(now, others)
         prefill = fleet.prefills(length, expected)
         held = list(map(max, expected, common))
         judged = prefill if held == expected else fleet.prefills(length, held)

@@ -31,11 +31,11 @@ def test_json_has_every_part_of_each_policy_and_fleet() -> None:
         (count, policy) for count in (2, 5) for policy in policies.split(",")
     ]
     for record in records:
-        for part in ("view", "rank", "look", "note", "total"):
+        for part in ("view", "rank", "look", "note", "end", "total", "whole"):
             least, middle, most = (record[f"{part}{which}_microseconds"] for which in ("_least", "", "_most"))
             assert 0 < least <= middle <= most
         assert record["marks_microseconds"] >= 0
-        assert record["look_microseconds"] < record["total_microseconds"]
+        assert record["look_microseconds"] < record["total_microseconds"] < record["whole_microseconds"]
         assert record["rank_microseconds_per_replica"] == pytest.approx(
             record["rank_microseconds"] / record["replicas"], abs=0.01
         )
@@ -48,7 +48,18 @@ def test_json_has_every_part_of_each_policy_and_fleet() -> None:
 def test_a_table_has_a_row_each() -> None:
     result = bench("--policy", "affinity,round_robin", "--replicas", "3", *SMALL)
     assert result.exit_code == 0, result.output
-    for word in ("affinity", "round_robin", "marks", "view", "rank", "look", "commit", "note", "MiB"):
+    for word in (
+        "affinity",
+        "round_robin",
+        "marks",
+        "view",
+        "rank",
+        "look",
+        "commit",
+        "note",
+        "whole",
+        "MiB",
+    ):
         assert word in result.stdout
     for kept in ("soft state", "sightings"):
         assert kept in result.stdout
