@@ -34,8 +34,8 @@ class LayoutOptions(Options):
         0.02,
         ge=0,
         le=1,
-        description="Most of the requests that are looked at, and of a core that this takes: a layout shows in"
-        " a few. 0 turns the lint off.",
+        description="Most of the requests that are looked at, and of a core that this takes: a layout shows"
+        " in a few. 0 turns the lint off.",
     )
     memory_bytes: int = Field(
         16 * 1024 * 1024,
