@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from math import inf
 from time import monotonic
 from typing import cast
@@ -12,15 +12,13 @@ from typing import cast
 import httptools
 
 from router.config import LimitOptions
-from router.http.framing import framing_fault, headers_too_large, too_long, unreadable
+from router.http.framing import body_alone, headers_too_large, read_head, unreadable
 from router.http.headers import Headers
-from router.http.reply import Reply
+from router.http.reply import Handler, Reply
 from router.http.request import Request, too_large
 from router.wire.errors import ApiError
 
 log = logging.getLogger("kvring.http")
-
-Handler = Callable[[Request, Reply], Awaitable[None]]
 
 # Above this a reply's source is paused until the client has read all but a quarter.
 _UNREAD_BYTES = 64 * 1024
@@ -29,8 +27,6 @@ _MOST_AHEAD = 64
 _MOST_AHEAD_BYTES = 256 * 1024
 # How long a client that was refused in mid-request may go on sending: closed at once, it would not see why.
 _LINGER_SECONDS = 2.0
-
-
 # What the connection has between requests: those of the last would be kept for as long as it idles.
 _NO_HEADERS = Headers()
 
@@ -53,8 +49,8 @@ class Connection(asyncio.BufferedProtocol):
         "_keep_alive",
         "_limits",
         "_lingering",
+        "_offered",
         "_parser",
-        "_paused",
         "_read_bytes",
         "_remote",
         "_reply",
@@ -64,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         "_task",
         "_transport",
         "_unread",
+        "paused",
     )
 
     def __init__(
@@ -81,13 +78,15 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = httptools.HttpRequestParser(self)
         self._transport = cast(asyncio.Transport, None)
         self._remote: str | None = None
-        # The message that comes in.
+        # The message that comes in: of its head, and in a body's frame since the last of it, so much is read.
         self._in_head = False
         self._head_bytes = 0
         self._read_bytes = 0
         self._target = b""
         self._headers = _NO_HEADERS
         self._request: Request | None = None
+        # One that offers another protocol, until its body is read.
+        self._offered: Request | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
         # Those whole but not served yet, what came ahead of its turn, and the one being served.
@@ -97,7 +96,8 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._keep_alive = True
         self._lingering = False
-        self._paused = False
+        # Whether the client does not read.
+        self.paused = False
         self._unread = 0
         # When something must have happened (monotonic); who serves a request is under limits of its own.
         self._deadline = inf
@@ -133,14 +133,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read: whoever sends to it waits."""
-        self._paused = True
+        self.paused = True
         self._await_reading()
         if self._reply is not None and self._reply.source is not None:
             self._reply.source.pause()
 
     def resume_writing(self) -> None:
         """The client has read."""
-        self._paused = False
+        self.paused = False
         if self._transport.is_closing():
             return
         if self._reply is not None:
@@ -163,36 +163,44 @@ class Connection(asyncio.BufferedProtocol):
         if self._lingering:
             return
         self._read_bytes = count
-        try:
-            self._parser.feed_data(self._room[:count])
-        except httptools.HttpParserUpgrade as upgrade:
-            # Another protocol was offered and is not taken up: what follows is HTTP/1.1 still.
-            rest = bytes(self._room[upgrade.args[0] : count])
-            self._parser = httptools.HttpRequestParser(self)
-            if rest and not self._lingering:
-                self._feed_again(rest)
-        except httptools.HttpParserCallbackError:
-            log.exception("a fault while reading a request")
-            self._transport.abort()
-        except httptools.HttpParserError as error:
-            self._refuse_unreadable(error)
-        if self._in_head and not self._lingering:
+        self._feed(self._room[:count])
+        if (self._in_head or self._request is not None) and not self._lingering:
             self._head_bytes += count
             if self._head_bytes > self._limits().header_bytes:
                 self._refuse(headers_too_large())
 
-    def _feed_again(self, rest: bytes) -> None:
+    def _feed(self, data: memoryview | bytes) -> None:
         try:
-            self._parser.feed_data(rest)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._refuse_unreadable(error)
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline(bytes(data[upgrade.args[0] :]))
+        except httptools.HttpParserCallbackError:
+            log.exception("a fault while reading a request")
+            self._transport.abort()
+        except httptools.HttpParserError as error:
+            if not self._lingering:
+                self._refuse(unreadable(error))
+
+    def _decline(self, rest: bytes) -> None:
+        """Go on without the protocol that was offered: what follows is HTTP/1.1 still."""
+        self._parser = httptools.HttpRequestParser(self)
+        if self._offered is not None:
+            # The parser that saw the offer would take the body for the other protocol.
+            self._request, self._offered = self._offered, None
+            rest = body_alone(self._request) + rest
+        if rest and not self._lingering:
+            self._feed(rest)
 
     # What the parser calls.
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if self._request is not None:
+            # Only its body does: its head is known.
+            return
         self._in_head = True
-        self._head_bytes = 0
+        # What was read with the end of the last request is mostly that.
+        self._head_bytes = 0 if self._reply is None else -self._read_bytes
         self._target = b""
         self._headers = Headers()
         if self._reply is None:
@@ -210,27 +218,27 @@ class Connection(asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         """The head is whole: look at it before its body comes."""
         self._in_head = False
-        parser, headers, limits = self._parser, self._headers, self._limits()
+        if self._lingering or self._request is not None:
+            return
+        parser, limits, ahead = self._parser, self._limits(), self._reply is not None
+        most_bytes = inf if ahead else self._head_bytes + self._read_bytes
+        request = read_head(parser, self._target, self._headers, self._remote, most_bytes, limits)
+        self._request, self._body, self._body_bytes = request, [], 0
         self._headers = _NO_HEADERS
-        request = Request(parser.get_method().decode("ascii"), self._target, headers, self._remote)
-        request.keep_alive = parser.should_keep_alive()
-        request.http_1_0 = parser.get_http_version() == "1.0"
-        self._request = request
-        self._body = []
-        self._body_bytes = 0
-        refusal = framing_fault(headers, request.http_1_0) or too_long(headers, limits.body_bytes)
-        if self._head_bytes + self._read_bytes > limits.header_bytes and request.size > limits.header_bytes:
-            refusal = headers_too_large()
-        if refusal is not None:
-            self._refuse(refusal)
+        self._head_bytes = -self._read_bytes
+        if request.refusal is not None:
+            self._refuse(request.refusal)
             return
-        if self._is_ahead(request.size):
+        if ahead and self._is_ahead(request.size):
             return
-        if b"content-length" in headers.bytes or b"transfer-encoding" in headers.bytes:
-            if self._reply is None:
+        fields = request.headers.bytes
+        if b"content-length" in fields or b"transfer-encoding" in fields:
+            if not ahead:
                 self._deadline = monotonic() + limits.body_seconds
-            if headers.bytes.get(b"expect", b"").lower() == b"100-continue" and self._reply is None:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                if b"expect" in fields and not request.http_1_0:
+                    self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            if b"upgrade" in fields and parser.should_upgrade():
+                self._offered, self._request = request, None
 
     def on_body(self, piece: bytes) -> None:
         """Take a piece of the body."""
@@ -238,6 +246,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._body.append(piece)
         self._body_bytes += len(piece)
+        self._head_bytes = -self._read_bytes
         if self._body_bytes > self._limits().body_bytes:
             self._body = []
             self._refuse(too_large(self._limits().body_bytes))
@@ -306,13 +315,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.is_closing():
             self._close()
         elif self._ahead and reply.keep_alive:
-            if not self._paused:
+            if not self.paused:
                 self._serve(self._ahead.pop(0))
         elif self._lingering:
             self._linger()
         elif not reply.keep_alive:
             self._close()
-        elif not self._paused:
+        elif not self.paused:
             self._deadline = self._idle_until()
         # Who has not read its answer does so within the limit of pause_writing before anything else.
 
@@ -326,13 +335,9 @@ class Connection(asyncio.BufferedProtocol):
         self._lingering = True
         self._take(request)
 
-    def _refuse_unreadable(self, error: Exception) -> None:
-        if not self._lingering:
-            self._refuse(unreadable(error))
-
     def _linger(self) -> None:
         """Let the client read why, and end its sending."""
-        self._deadline = monotonic() + (self._limits().write_seconds if self._paused else _LINGER_SECONDS)
+        self._deadline = monotonic() + (self._limits().write_seconds if self.paused else _LINGER_SECONDS)
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -347,11 +352,6 @@ class Connection(asyncio.BufferedProtocol):
         """Close behind what was sent."""
         self._keep_alive = False
         self._close()
-
-    @property
-    def paused(self) -> bool:
-        """Whether the client does not read."""
-        return self._paused
 
     def retire(self) -> None:
         """Serve what has begun, and nothing else."""
@@ -369,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
         """Hold the limits of time."""
         if now < self._deadline:
             return
-        if self._paused or self._transport.is_closing():
+        if self.paused or self._transport.is_closing():
             if self._transport.get_write_buffer_size() < self._unread:
                 # Slow, but it reads.
                 self._await_reading()

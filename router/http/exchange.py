@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol, cast
@@ -11,8 +12,11 @@ import httptools
 
 from router.config import LimitOptions
 from router.http.failures import BrokenOff, Garbled, Silent, UpstreamError, Vanished
+from router.http.framing import answer_fault
 from router.http.headers import Headers
 from router.http.origin import Origin
+
+log = logging.getLogger("kvring.http")
 
 # Answers' headers larger than this are no answer.
 _HEAD_BYTES = 256 * 1024
@@ -35,6 +39,10 @@ class Sink(Protocol):
 
     def finished(self, error: UpstreamError | None) -> None:
         """Note the end of the answer, or why it ended before that. Called once."""
+
+
+class _Unfit(Exception):
+    """An answer that can be parsed, and yet not taken."""
 
 
 class Exchange:
@@ -177,7 +185,7 @@ class ReplicaConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_exchange",
-        "_head_bytes",
+        "_frame_bytes",
         "_headers",
         "_interim",
         "_keep",
@@ -202,7 +210,8 @@ class ReplicaConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, None)
         self._exchange: Exchange | None = None
         self._headers = Headers()
-        self._head_bytes = 0
+        # Read since the last of a body: the head, and sizes, extensions and trailers of chunks.
+        self._frame_bytes = 0
         self._until_end = False
         self._whole = False
         self._interim = False
@@ -224,7 +233,7 @@ class ReplicaConnection(asyncio.BufferedProtocol):
         self._exchange = exchange = Exchange(self, self._used)
         self._used = True
         self._whole = self._until_end = False
-        self._head_bytes = 0
+        self._frame_bytes = 0
         if size <= _JOINED_BYTES:
             self._transport.write(b"".join(parts))
         else:
@@ -266,7 +275,7 @@ class ReplicaConnection(asyncio.BufferedProtocol):
             exchange.over(None)
         elif exchange.status:
             exchange.over(BrokenOff("the replica broke off its answer"))
-        elif self._head_bytes:
+        elif self._frame_bytes:
             exchange.over(Garbled("the answer broke off in its headers"))
         else:
             stale = exchange.reused and monotonic() - exchange.sent_at < _STALE_SECONDS
@@ -287,28 +296,30 @@ class ReplicaConnection(asyncio.BufferedProtocol):
             # Nobody asked: such an answer must not be taken for the next one's.
             self._transport.abort()
             return
-        if not exchange.status:
-            self._head_bytes += count
+        self._frame_bytes += count
         exchange.heard_at = monotonic()
         try:
             self._parser.feed_data(self._room[:count])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(error)
-            return
+            if not self._whole:
+                self._fail(_told(error))
+                return
+            # What came behind a whole answer says nothing about it; but nobody can know what follows.
+            self._keep = False
         if self._whole:
             self._end(exchange)
         elif self._exchange is exchange:
-            if exchange.status:
+            if self._frame_bytes > _HEAD_BYTES:
+                self._fail("its headers are too large")
+            elif exchange.status:
                 exchange.flush()
-            elif self._head_bytes > _HEAD_BYTES:
-                self._fail(None)
 
     # What the parser calls.
 
     def on_message_begin(self) -> None:
         """An answer begins: the one that is waited for, or one too many."""
         if self._whole:
-            raise ValueError("an answer nobody asked for")
+            raise _Unfit("an answer nobody asked for")
         self._headers = Headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -323,9 +334,10 @@ class ReplicaConnection(asyncio.BufferedProtocol):
         exchange = self._exchange
         if self._interim or exchange is None:
             return
+        fault = answer_fault(status, self._parser.get_http_version(), self._headers)
+        if fault is not None or self._frame_bytes > _HEAD_BYTES:
+            raise _Unfit(fault or "its headers are too large")
         fields = self._headers.bytes
-        if b"transfer-encoding" in fields and b"content-length" in fields:
-            raise ValueError("an answer has a Content-Length or a Transfer-Encoding, not both")
         exchange.status = status
         exchange.headers = self._headers
         self._until_end = not (
@@ -336,6 +348,7 @@ class ReplicaConnection(asyncio.BufferedProtocol):
 
     def on_body(self, piece: bytes) -> None:
         """Pass a piece on."""
+        self._frame_bytes = 0
         if self._exchange is not None:
             self._exchange.received(piece)
 
@@ -350,22 +363,38 @@ class ReplicaConnection(asyncio.BufferedProtocol):
             # Whoever took the body wanted no more of it.
             return
         self._exchange = None
-        if self._keep and not self._until_end and not exchange.paused and not self._transport.is_closing():
+        transport = self._transport
+        if (
+            self._keep
+            and not (self._until_end or exchange.paused or transport.is_closing())
+            # An answer to half a request: the replica may take the rest for the next.
+            and not transport.get_write_buffer_size()
+        ):
             self.idle_since = exchange.heard_at
             self._keeper.free(self)
         else:
             self._keeper.gone(self)
-            self._transport.abort()
+            transport.abort()
         exchange.flush()
         exchange.over(None)
 
-    def _fail(self, error: Exception | None) -> None:
+    def _fail(self, told: str) -> None:
         exchange = self._exchange
         if exchange is None:
             return
         self._exchange = None
         self._keeper.gone(self)
         self._transport.abort()
-        told = str(error).split("\n", 1)[0][:200] if error is not None else "its headers are too large"
         text = f"the answer cannot be read: {told}"
         exchange.over(BrokenOff(text) if exchange.status else Garbled(text))
+
+
+def _told(error: Exception) -> str:
+    """Return what is wrong with an answer, without what it says."""
+    if isinstance(error, httptools.HttpParserUpgrade):
+        return "it goes on in another protocol"
+    if isinstance(error, httptools.HttpParserCallbackError):
+        if not isinstance(error.__context__, _Unfit):
+            log.error("a fault while passing an answer on", exc_info=error)
+        return str(error.__context__)[:200]
+    return str(error).split("\n", 1)[0][:200]

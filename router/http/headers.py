@@ -6,29 +6,34 @@ from collections.abc import Iterator, Mapping
 
 Field = tuple[bytes, bytes]
 
+_NONE: frozenset[bytes] = frozenset()
+
 
 class Headers(Mapping[str, str]):
     """Fields in the order they came, names in lower case. As a mapping: text, the first of equal names."""
 
-    __slots__ = ("bytes", "fields")
+    __slots__ = ("bytes", "fields", "repeated")
 
     def __init__(self, fields: list[Field] | None = None) -> None:
         self.fields: list[Field] = []
         # The first of each name: what the hot path reads.
         self.bytes: dict[bytes, bytes] = {}
+        # Names that occur more than once.
+        self.repeated: frozenset[bytes] | set[bytes] = _NONE
         for name, value in fields or ():
             self.add(name, value)
 
     def add(self, name: bytes, value: bytes) -> None:
-        """Add a field at the end; its name in any case."""
+        """Add a field at the end; its name in any case, its value with whitespace behind it."""
         name = name.lower()
+        value = value.rstrip()
         self.fields.append((name, value))
         if name not in self.bytes:
             self.bytes[name] = value
-
-    def count(self, name: bytes) -> int:
-        """Return how often a name occurs."""
-        return sum(one == name for one, _ in self.fields) if name in self.bytes else 0
+        elif isinstance(self.repeated, set):
+            self.repeated.add(name)
+        else:
+            self.repeated = {name}
 
     def __getitem__(self, name: str) -> str:
         return self.bytes[name.lower().encode("latin-1", "replace")].decode("latin-1")

@@ -146,6 +146,8 @@ class Pool:
                 )
         except (OSError, TimeoutError) as error:
             raise Refused(str(error) or "no connection in time") from error
+        if not connection.usable:
+            raise Refused("closed as soon as it was open")
         connection.idle_since = monotonic()
         return connection
 

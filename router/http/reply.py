@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -10,6 +10,7 @@ from time import time
 from typing import Protocol
 
 from router.http.headers import Field
+from router.http.request import Request
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -83,11 +84,11 @@ class Reply:
             # The end of the connection will be the end of the body.
             self.keep_alive = False
         head = self._top(status, headers)
-        if length is not None:
+        if status in _WITHOUT_BODY:
+            self._chunked = False
+        elif length is not None:
             self._chunked = False
             head.append(b"content-length: %d\r\n" % length)
-        elif status in _WITHOUT_BODY:
-            self._chunked = False
         elif self._chunked:
             head.append(b"transfer-encoding: chunked\r\n")
         head.append(b"\r\n")
@@ -118,6 +119,9 @@ class Reply:
         if not self.keep_alive:
             top.append(b"connection: close\r\n")
         return top
+
+
+Handler = Callable[[Request, Reply], Awaitable[None]]
 
 
 @lru_cache(maxsize=1)

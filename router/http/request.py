@@ -31,14 +31,18 @@ class Request:
 
     def __init__(self, method: str, target: bytes, headers: Headers, remote: str | None) -> None:
         self.method = method
-        self.target = target
-        self.path = target.partition(b"?")[0].decode("latin-1")
+        self.aim_at(target)
         self.headers = headers
         self.remote = remote
         self.body = b""
         self.keep_alive = True
         self.http_1_0 = False
         self.refusal: ApiError | None = None
+
+    def aim_at(self, target: bytes) -> None:
+        """Take another target."""
+        self.target = target
+        self.path = target.partition(b"?")[0].decode("latin-1")
 
     @property
     def size(self) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from router.config import LimitOptions
-from router.http.connection import Connection, Handler
+from router.http.connection import Connection
+from router.http.reply import Handler
 from router.http.sweep import Sweep
 
 # One read takes a whole long chat.
