@@ -96,11 +96,12 @@ class Sight(NamedTuple):
         promised = elsewhere = departed = lost = 0
         if self.told is not None:
             promised = max(0, self.told[chosen])
-            for place, held in enumerate(self.told):
-                if place in away:
-                    departed = max(departed, held)
-                elif place != chosen:
-                    elsewhere = max(elsewhere, held)
+            others = list(self.told)
+            for place in away:
+                departed = max(departed, others[place])
+                others[place] = 0
+            others[chosen] = 0
+            elsewhere = max(0, *others)
         block = self.block_tokens
         for depth, at, life in zip(self.depths, self.at, self.lives, strict=True):
             place = self.places[life]

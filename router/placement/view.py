@@ -125,7 +125,7 @@ class FleetView:
         self.caches = caches
         self._now = now
         # The last look-up: several ask for the same of one view.
-        self._looked_up: tuple[Ask | None, Sequence[int] | None] = (None, None)
+        self._looked_up: tuple[Ask | None, Sequence[int] | None, Sequence[float]] = (None, None, ())
 
     @classmethod
     def of(
@@ -274,15 +274,18 @@ class FleetView:
         chain = ask.chain
         if chain is None:
             return None
-        asked, tokens = self._looked_up
+        asked, tokens, told_at = self._looked_up
         if asked is not ask:
             blocks = self.caches.held_blocks(chain, ask.marks, self.roster.slots)
-            block = chain.block_tokens
-            tokens = None if blocks is None else [-1 if count < 0 else count * block for count in blocks]
-            self._looked_up = ask, tokens
-        if tokens is None or least_told_at == -inf:
+            if blocks is not None:
+                block = chain.block_tokens
+                tokens = [-1 if count < 0 else count * block for count in blocks]
+                told_at = self.caches.told_at(self.roster.slots)
+            else:
+                tokens = None
+            self._looked_up = ask, tokens, told_at
+        if tokens is None or min(told_at) >= least_told_at:
             return tokens
-        told_at = self.caches.told_at(self.roster.slots)
         return [held if at >= least_told_at else -1 for held, at in zip(tokens, told_at, strict=True)]
 
     def wait_seconds(self, now: float) -> Floats:

@@ -246,9 +246,7 @@ class Policy:
             common[place] = prefix.common
         expected = self._expected(fleet, prefix, common, told)
         wait = fleet.waits(now, others)
-        prefill = fleet.prefills(length, expected)
-        held = list(map(max, expected, common))
-        judged = prefill if held == expected else fleet.prefills(length, held)
+        judged = fleet.prefills(length, list(map(max, expected, common)))
         score = list(map(add, judged, wait))
         if home >= 0:
             tells = told is not None and told[home] >= 0
@@ -260,8 +258,9 @@ class Policy:
         # for all its turns. Without digests it must begin at its home, or it would not be found again.
         anywhere = told is not None and min(told) >= 0 and max(expected) <= prefix.common
         if anywhere:
-            near += config.beginning_slack * prefill[score.index(least)]
-        return _Weighed(fleet, prefix, told, expected, wait, prefill, score, near, anywhere)
+            best = score.index(least)
+            near += config.beginning_slack * fleet.prefill(best, length, expected[best])
+        return _Weighed(ask, fleet, prefix, told, expected, wait, score, near, anywhere)
 
     def _expected(
         self, fleet: FleetView, prefix: _Prefix, common: Sequence[int], told: Sequence[int] | None
@@ -301,12 +300,12 @@ class _Weighed:
     Scores up to `near` are near-equal. A request that may begin `anywhere` goes where least is going on.
     """
 
+    ask: Ask
     fleet: FleetView
     prefix: _Prefix
     told: Sequence[int] | None
     expected: Sequence[int]
     wait: Sequence[float]
-    prefill: Sequence[float]
     score: Sequence[float]
     near: float
     anywhere: bool
@@ -317,11 +316,16 @@ class _Weighed:
         if home >= 0 and self.score[home] <= near and not self.anywhere:
             return home
         tied = [place for place, seconds in enumerate(self.score) if seconds <= near]
-        return tied[0] if len(tied) == 1 else min(tied, key=self._ranked)
+        if len(tied) > 1:
+            rank = list(map(self._rank, tied))
+            first = min(rank)
+            tied = [place for place, other in zip(tied, rank, strict=True) if other == first]
+        return tied[0] if len(tied) == 1 else min(tied, key=self._chance)
 
     def order(self) -> Order:
         """Return all, best first, and what makes their choices."""
-        return sorted(range(len(self.score)), key=self._ranked), self.choice
+        places = range(len(self.score))
+        return sorted(places, key=lambda place: (self._rank(place), self._chance(place))), self.choice
 
     def choice(self, place: int) -> Choice:
         """Return what was expected of one."""
@@ -335,17 +339,19 @@ class _Weighed:
             roster.epochs[place],
             self.expected[place],
             self.wait[place],
-            self.prefill[place],
+            self.fleet.prefill(place, self.ask.prompt_tokens, self.expected[place]),
             reason,
             self.score[place],
         )
 
-    def _ranked(self, place: int) -> tuple[float, int]:
-        """Near-equals go first, the home before the others; what is left to chance falls by hash."""
+    def _rank(self, place: int) -> float:
+        """Near-equals go first, the home before the others."""
         score = self.score[place]
         if score > self.near:
-            rank = score + _TIED_FIRST
-        else:
-            rank = self.fleet.columns[Column.IN_FLIGHT][place] if self.anywhere else 0.0
-            rank -= 0.5 * (place == self.prefix.home)
-        return rank, self.fleet.tie_break(self.prefix.key, place)
+            return score + _TIED_FIRST
+        busy = self.fleet.columns[Column.IN_FLIGHT][place] if self.anywhere else 0.0
+        return busy - 0.5 if place == self.prefix.home else busy
+
+    def _chance(self, place: int) -> int:
+        """What is left to chance falls by hash."""
+        return self.fleet.tie_break(self.prefix.key, place)
