@@ -77,6 +77,7 @@ class ScriptedReplica:
     async def start(self, port: int = 0) -> None:
         application = web.Application(client_max_size=64 * 1024 * 1024)
         application.router.add_post("/v1/{rest:.*}", self._infer)
+        application.router.add_post("/resume/v1/{rest:.*}", self._infer)
         application.router.add_post("/{rest:handover|prefill}", self._hand_over)
         application.router.add_get("/state", self._state)
         application.router.add_get("/digest", self._digest)

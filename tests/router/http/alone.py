@@ -79,12 +79,12 @@ async def connect(port: int, receive_bytes: int = 0) -> socket.socket:
     return client
 
 
-def post(body: object, path: str = CHAT) -> bytes:
-    """Return a request."""
+def post(body: object, path: str = CHAT, headers: bytes = b"") -> bytes:
+    """Return a request; `headers` are lines with their ends."""
     data = json.dumps(body).encode()
     return (
-        b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-        % (path.encode(), len(data), data)
+        b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n%b"
+        % (path.encode(), len(data), headers, data)
     )
 
 
