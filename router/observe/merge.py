@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import fsum, inf, nextafter
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -99,18 +100,23 @@ def families(raw: bytes) -> list[Family]:
 
 def merged(living: Iterable[Iterable[Family]], ended: Iterable[Family] = ()) -> list[Family]:
     """Add up counters and histograms, also those of processes that ended; gauges go by the table."""
-    by_name: dict[str, tuple[Family, dict[_Series, list[float]]]] = {}
-    for told in (*living, ended):
-        for family in told:
-            _, values = by_name.setdefault(family.name, (family, {}))
-            for sample in family.samples:
-                values.setdefault(_series(sample), []).append(sample.value)
-    return [_together(family, values) for family, values in by_name.values()]
+    # Rounded once: in another order seconds must not come to the least bit less, which is read as a restart.
+    return [
+        _together(family, values, fsum if family.kind in _LASTING else GAUGES.get(family.name, max))
+        for family, values in _gathered((*living, ended))
+    ]
 
 
-def lasting(told: Iterable[Family]) -> list[Family]:
-    """Return what goes on to count when the process has ended."""
-    return [family for family in told if family.kind in _LASTING]
+def lasting(told: Iterable[Family], ended: Iterable[Family] = ()) -> list[Family]:
+    """Add what goes on to count, though its process has ended, to that of those that ended before.
+
+    No sum with the result is less than it was with the parts: where it has to be rounded, it is rounded up.
+    """
+    return [
+        _together(family, values, _sum_at_least)
+        for family, values in _gathered((told, ended))
+        if family.kind in _LASTING
+    ]
 
 
 def without(told: Iterable[Family], gone: Callable[[str], bool]) -> list[Family]:
@@ -178,8 +184,24 @@ def _family(metric: Metric) -> Family:
     return Family(metric.name, metric.type, metric.documentation, samples)
 
 
-def _together(family: Family, values: Mapping[_Series, list[float]]) -> Family:
-    rule: Rule = sum if family.kind in _LASTING else GAUGES.get(family.name, max)
+def _gathered(told: Iterable[Iterable[Family]]) -> Iterable[tuple[Family, dict[_Series, list[float]]]]:
+    """Return each family, and all values of each of its series."""
+    by_name: dict[str, tuple[Family, dict[_Series, list[float]]]] = {}
+    for each in told:
+        for family in each:
+            _, values = by_name.setdefault(family.name, (family, {}))
+            for sample in family.samples:
+                values.setdefault(_series(sample), []).append(sample.value)
+    return by_name.values()
+
+
+def _sum_at_least(values: Iterable[float]) -> float:
+    parts = list(values)
+    total = fsum(parts)
+    return nextafter(total, inf) if fsum((*parts, -total)) > 0 else total
+
+
+def _together(family: Family, values: Mapping[_Series, list[float]], rule: Rule) -> Family:
     samples = [
         Sample(name, dict(labels), float(each[0] if len(each) == 1 else rule(each)))
         for (name, labels), each in values.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from router.observe.merge import Family, lasting, merged, replicas, without
+from router.observe.merge import Family, lasting, replicas, without
 
 # As long as a worker keeps the counts of a replica that left.
 _KEEP_SECONDS = 900.0
@@ -19,7 +19,7 @@ class Ended:
 
     def add(self, told: Iterable[Family]) -> None:
         """Add what a worker had counted when it was last heard."""
-        self.families = merged((lasting(told),), self.families)
+        self.families = lasting(told, self.families)
 
     def forget_departed(self, living: Sequence[Iterable[Family]], now: float) -> None:
         """Drop the counts of replicas that no living worker has told of for a while."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from router.config import RouterConfig
@@ -10,6 +12,7 @@ from router.gateway.core import Core
 from router.observe.merge import (
     GAUGES,
     Family,
+    Sample,
     exposition,
     families,
     lasting,
@@ -60,11 +63,28 @@ def test_counts_add_up_and_gauges_go_by_their_rules() -> None:
 
 def test_who_ended_leaves_its_counts_alone() -> None:
     ended = lasting(_told(3, 2, 7.0))
-    both = merged([_told(5, 4, 1.0)], merged([ended], ended))
+    both = merged([_told(5, 4, 1.0)], lasting(ended, ended))
     assert _value(both, "kvring_requests_total", replica="r0", outcome="ok") == 11
     assert _value(both, "kvring_wait_seconds_count") == 11
     assert _value(both, "kvring_in_flight_requests") == 4
     assert _value(both, "kvring_discovery_up", source="dns") == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.floats(0, 1e6), min_size=2, max_size=4), min_size=1, max_size=8))
+def test_a_sum_is_never_less_after_an_end(ends: list[list[float]]) -> None:
+    """Each time the first of some processes ends; what it had counted is in the sum as before."""
+    ended: list[Family] = []
+    for counted in ends:
+        living = [_counted(seconds) for seconds in counted]
+        before = _value(merged(living, ended), "kvring_seconds_total")
+        ended = lasting(living[0], ended)
+        after = _value(merged(living[1:], ended), "kvring_seconds_total")
+        assert before <= after <= before * (1 + 1e-12)
+
+
+def _counted(seconds: float) -> list[Family]:
+    return [Family("kvring_seconds", "counter", "Seconds.", [Sample("kvring_seconds_total", {}, seconds)])]
 
 
 def test_series_that_only_one_has_are_kept() -> None:

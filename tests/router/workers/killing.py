@@ -22,13 +22,17 @@ class Watched:
 
     scrapes: int = 0
     answers: int = 0
-    went_back: list[Series] = field(default_factory=list)
+    went_back: list[tuple[Series, float, float | None]] = field(default_factory=list)
     counts: dict[Series, float] = field(default_factory=dict)
 
     def take(self, counts: dict[Series, float]) -> None:
         """Compare a scrape with the one before it."""
         self.scrapes += 1
-        self.went_back += [name for name, value in self.counts.items() if counts.get(name, -1.0) < value]
+        self.went_back += [
+            (name, value, counts.get(name))
+            for name, value in self.counts.items()
+            if counts.get(name, -1.0) < value
+        ]
         self.counts = counts
 
 

@@ -38,6 +38,7 @@ async def main(kills: int) -> None:
             sys.stdout.write(
                 f"{kills} kills, {counts['kvring_worker_restarts_total', ()]:.0f} restarts, "
                 f"{watched.scrapes} scrapes of {len(counts)} counts: {len(watched.went_back)} went back\n"
+                f"{''.join(f'{one}{chr(10)}' for one in watched.went_back)}"
                 f"in flight {gauges['kvring_in_flight_requests', ()]:.0f}, "
                 f"leases {gauges['kvring_replica_in_flight_requests', (('replica', 'r0'),)]:.0f}, "
                 f"replica busy with {replica.running}\n"
