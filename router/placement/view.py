@@ -253,8 +253,10 @@ class FleetView:
     def prefills(self, prompt_tokens: int, hit_tokens: Sequence[int]) -> list[float]:
         """Return `prefill` of each replica, for one hit a replica."""
         *_, base, per_token, per_context = self.columns
+        longest = prompt_tokens - 1
         return [
-            ((prompt_tokens - (u := max(1, prompt_tokens - hit)) * 0.5) * context + token) * u + fixed
+            ((prompt_tokens - (u := prompt_tokens - hit if hit < longest else 1) * 0.5) * context + token) * u
+            + fixed
             for hit, fixed, token, context in zip(hit_tokens, base, per_token, per_context, strict=True)
         ]
 

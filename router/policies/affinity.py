@@ -246,8 +246,8 @@ class Policy:
             common[place] = prefix.common
         expected = self._expected(fleet, prefix, common, told)
         wait = fleet.waits(now, others)
-        judged = fleet.prefills(length, list(map(max, expected, common)))
-        score = list(map(add, judged, wait))
+        held = [hit if hit > copied else copied for hit, copied in zip(expected, common, strict=True)]
+        score = list(map(add, fleet.prefills(length, held), wait))
         if home >= 0:
             tells = told is not None and told[home] >= 0
             share = config.home_bonus_with_digests if tells else config.home_bonus
@@ -266,24 +266,34 @@ class Policy:
         self, fleet: FleetView, prefix: _Prefix, common: Sequence[int], told: Sequence[int] | None
     ) -> list[int]:
         """Return how many tokens each replica is expected to hold: as it tells, else by a guess."""
-        known, second, last, most = prefix.known, prefix.second, prefix.last, prefix.most
-        expected = [held if held < known else known for held in common]
-        if second >= 0:
-            hot = expected[second]
-            expected[second] = hot + int(self._config.second_share * (known - hot))
-        if prefix.home >= 0:
-            expected[prefix.home] = known
-        if last >= 0:
-            # It served this prompt; if it has started anew since, nothing is left of it.
-            expected[last] = 0 if prefix.renewed else known
-        if told is not None:
-            expected = [held if held >= 0 else guess for held, guess in zip(told, expected, strict=True)]
-            if last >= 0 and not prefix.renewed and 0 <= told[last] < known:
-                told_at = fleet.caches.told_at(fleet.roster.slots[last : last + 1])[0]
-                if prefix.last_at > told_at - self._config.digest_lag_seconds:
-                    # Sent there since the digest was made, or so shortly before that it cannot tell yet.
-                    expected[last] = known
+        known, last, most = prefix.known, prefix.last, prefix.most
+        if told is None:
+            expected = self._guessed(prefix, common)
+        elif min(told) >= 0:
+            expected = list(told)
+        else:
+            guesses = self._guessed(prefix, common)
+            expected = [held if held >= 0 else guess for held, guess in zip(told, guesses, strict=True)]
+        if told is not None and last >= 0 and not prefix.renewed and 0 <= told[last] < known:
+            told_at = fleet.caches.told_at(fleet.roster.slots[last : last + 1])[0]
+            if prefix.last_at > told_at - self._config.digest_lag_seconds:
+                # Sent there since the digest was made, or so shortly before that it cannot tell yet.
+                expected[last] = known
         return expected if max(expected) <= most else [min(held, most) for held in expected]
+
+    def _guessed(self, prefix: _Prefix, common: Sequence[int]) -> list[int]:
+        """Return what replicas are expected to hold that do not tell."""
+        known, second = prefix.known, prefix.second
+        guesses = [held if held < known else known for held in common]
+        if second >= 0:
+            hot = guesses[second]
+            guesses[second] = hot + int(self._config.second_share * (known - hot))
+        if prefix.home >= 0:
+            guesses[prefix.home] = known
+        if prefix.last >= 0:
+            # It served this prompt; if it has started anew since, nothing is left of it.
+            guesses[prefix.last] = 0 if prefix.renewed else known
+        return guesses
 
     @staticmethod
     def _bonus(ask: Ask, fleet: FleetView, prefix: _Prefix, share: float) -> float:
