@@ -68,6 +68,25 @@ class LimitOptions(Options):
     in_flight: int = Field(
         4096, ge=1, le=1_000_000, description="Requests held at once; more are answered 503 at once."
     )
+    replica_requests: int = Field(
+        1024,
+        ge=1,
+        le=1_000_000,
+        description="On one replica at once, of all routers as far as known; engines run 256 to 1024.",
+    )
+    replica_waiting: int = Field(
+        256,
+        ge=0,
+        le=1_000_000,
+        description="Of these, queued behind those that run; as many as engines commonly run at once.",
+    )
+    longest_wait_seconds: float = Field(
+        30,
+        gt=0,
+        le=86_400,
+        description="Predicted wait at a replica beyond which others are asked, and who comes is answered 429"
+        " at once: with its own prefill, an answer begins before load balancers give up at 60.",
+    )
     idle_connection_seconds: float = Field(
         55, gt=0, le=3600, description="Pooled connections idle longer are closed, before a replica does so."
     )

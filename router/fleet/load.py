@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+from router.fleet.backlog import Backlog
 from router.fleet.board import Board
 from router.placement.view import Column, LoadView
 from router.wire.report import LoadReport
@@ -37,6 +38,7 @@ class LoadBook:
         self.factor = 1.0
         self._enter(board, slot)
         self._report: LoadReport | None = None
+        self.backlog = Backlog()
         self._in_flight = 0
         self._in_flight_tokens = 0
         # The same of other routers that share theirs; what is owed, with when that was told.
@@ -76,6 +78,11 @@ class LoadBook:
         return self._in_flight
 
     @property
+    def requests(self) -> int:
+        """Requests there, as far as known: this router's, and others' as these or the replica told."""
+        return self._in_flight + max(self._others_in_flight, self.backlog.others)
+
+    @property
     def in_flight_tokens(self) -> int:
         """The prompts of these."""
         return self._in_flight_tokens
@@ -95,6 +102,7 @@ class LoadBook:
         lease = Lease(work_seconds, now, prompt_tokens, self._unreported_seconds + self._others_seconds)
         self._in_flight += 1
         self._in_flight_tokens += prompt_tokens
+        self.backlog.sent += 1
         self._show_counts()
         self._dispatched_shown[self._slot] += 1
         self._unreported[lease] = None
@@ -112,6 +120,10 @@ class LoadBook:
             self._show_counts()
             self._settle(lease)
 
+    def served(self, lease: Lease, now: float) -> None:
+        """Note that an answer came to its end, as it should."""
+        self.backlog.served(now - lease.at)
+
     def answered(self, lease: Lease, report: LoadReport | None, now: float) -> None:
         """Note that an answer to `lease` began, and the report it brought, made after the request came in."""
         if report is not None:
@@ -126,6 +138,7 @@ class LoadBook:
         """Take what an engine tells that reports no seconds: others' work, estimated; ours stays owed."""
         self.heard_at = now
         self._note(work_seconds, now, running, waiting, kv_usage)
+        self.backlog.told(running, waiting, self._in_flight, now)
         self._estimated_seconds = work_seconds
         self._weigh_others()
 
@@ -136,6 +149,7 @@ class LoadBook:
         self._report = report
         self.heard_at = now
         self._note(report.work_seconds * self.factor, now, report.running, report.waiting, report.kv_usage)
+        self.backlog.told(report.running, report.waiting, self._in_flight, now)
         self._estimated_seconds = 0.0
         self._covers(covers_until)
         while self._unreported:
@@ -147,6 +161,7 @@ class LoadBook:
     def forget_report(self) -> None:
         """Forget what was reported: the replica started anew, or says nothing any more."""
         self._report = None
+        self.backlog = Backlog()
         self._covered_until = float("-inf")
         self._estimated_seconds = 0.0
         self.others(0, 0, ())

@@ -97,6 +97,7 @@ class Delivery:
             outcome.result = "replica_error"
         else:
             replica.health.answer_succeeded()
+            replica.load.served(attempt.lease, monotonic())
             if attempt.passage.prepared.choices == 1 and status == 200 and outcome.attempts == 1:
                 _teach(replica, reader, attempt.lease, outcome)
 

@@ -117,12 +117,14 @@ class Gateway:
                 raise ApiError(
                     503, "too many requests in flight", source=Source.ROUTER, retry_after_seconds=1
                 )
+            serving.admission.check(started)
             session = fields.get(serving.session_header)
             prepared = await self._preparer.prepare(
                 request.path, request.body, session.decode("latin-1") if session else None
             )
             outcome.model, outcome.tier = prepared.ask.model, prepared.tier
             outcome.prompt_tokens, outcome.turn = prepared.ask.prompt_tokens, prepared.turn
+            serving.admission.check_model(outcome.model, monotonic())
             passage = Passage(request, reply, prepared, outcome, trace)
             await self._serve(serving, passage)
         except ApiError as error:

@@ -8,6 +8,7 @@ from router.config import LimitOptions
 from router.engines.journal import Journal
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Replica
+from router.gateway.admission import Admission
 from router.gateway.budget import RetryBudget
 from router.gateway.continuation import journal_of
 from router.gateway.delivery import Delivery
@@ -32,6 +33,7 @@ class Relay:
         dispatch: Dispatch,
         delivery: Delivery,
         succession: Succession,
+        admission: Admission,
         limits: LimitOptions,
         metrics: RouterMetrics,
     ) -> None:
@@ -39,22 +41,22 @@ class Relay:
         self._dispatch = dispatch
         self._delivery = delivery
         self._succession = succession
+        self._admission = admission
         self._limits = limits
         self._budget = RetryBudget(limits)
         self._metrics = metrics
 
     async def run(self, passage: Passage) -> None:
-        """Answer the request; ApiError where no replica does, Unreached where none could be connected to."""
+        """Answer the request; ApiError where no replica does, or none has room, Unreached where none could be
+        connected to.
+        """
         decision = passage.decision
         assert decision is not None
         ranking = decision.ranking
         self._budget.earn()
-        walk = Walk(min(self._limits.attempts, len(ranking)))
-        while walk.to_try:
-            choice = ranking[walk.next()]
-            replica = self._fleet.by_name(choice.name)
-            if replica is None:
-                continue
+        walk = Walk(ranking, self._limits.attempts, self._fleet, self._admission)
+        while walk.ahead():
+            choice, replica = walk.next()
             passage.outcome.expected_tokens = choice.expected_tokens
             with self._dispatch.attempt(passage, decision, choice, replica) as attempt:
                 journal = self._journal(passage, replica)
@@ -72,6 +74,8 @@ class Relay:
                 finally:
                     # Wholly read, the connection is back in the pool already; else nobody wants the rest.
                     exchange.close()
+        if walk.full and walk.error is None:
+            raise self._admission.refuse(decision.ask.model, ranking, monotonic())
         raise walk.end(passage.outcome) from walk.error
 
     def _journal(self, passage: Passage, replica: Replica) -> Journal | None:
@@ -83,7 +87,7 @@ class Relay:
     def _turned_away(self, attempt: Attempt, exchange: Exchange, walk: Walk) -> bool:
         """Take in that there is an answer; say whether it is only that another should be asked."""
         walk.untouched = False
-        if exchange.status not in TURNED_AWAY or not walk.to_try:
+        if exchange.status not in TURNED_AWAY or not walk.ahead():
             return False
         ran = _RAN in exchange.headers.bytes
         if (ran and walk.ran_once) or not self._budget.spend():

@@ -8,6 +8,7 @@ from typing import Any
 
 from router.config import RouterConfig
 from router.fleet.fleet import Fleet
+from router.gateway.admission import Admission
 from router.gateway.debug import Debug
 from router.gateway.decide import Decider
 from router.gateway.delivery import Delivery
@@ -51,6 +52,7 @@ class Serving:
     decisions: Decisions | None
     decider: Decider
     witness: Witness
+    admission: Admission
     relay: Relay
     ledger: Ledger
     debug: Debug
@@ -71,7 +73,8 @@ class Serving:
         delivery = Delivery(witness, config.policy.name, observe)
         limits, fleet = config.limits, lasting.fleet
         succession = Succession(fleet, decider, dispatch, delivery, limits, metrics)
-        relay = Relay(fleet, dispatch, delivery, succession, limits, metrics)
+        admission = Admission(fleet, limits, metrics)
+        relay = Relay(fleet, dispatch, delivery, succession, admission, limits, metrics)
         return cls(
             config=config,
             policy=policy,
@@ -79,6 +82,7 @@ class Serving:
             decisions=decisions,
             decider=decider,
             witness=witness,
+            admission=admission,
             relay=relay,
             ledger=Ledger(metrics, observe.access_log),
             keyring=Keyring.load(config.auth.keys_file) if config.auth.keys_file else Keyring.open(),

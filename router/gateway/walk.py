@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
+from router.fleet.fleet import Fleet
 from router.fleet.load import Lease
 from router.fleet.replica import Replica
+from router.gateway.admission import LOOKED_AT, Admission
 from router.gateway.passage import Passage
 from router.http.failures import Refused, Silent, Stopped, UpstreamError
 from router.observe.outcome import Outcome
 from router.observe.witness import Decision
-from router.placement.ask import Choice
+from router.placement.ask import Choice, Ranking
 from router.wire.errors import ApiError, Source
 
 
@@ -31,31 +32,56 @@ class Attempt:
 
 
 class Walk:
-    """How far one request has walked down its ranking.
+    """How far one request has walked down its ranking, past replicas without room for it.
 
-    `ran_once` says that a replica may have begun to compute it, `untouched` that none has seen it at all;
-    `fresh` asks for a connection of its own, and `error` is how the last attempt failed.
+    `ran_once` says that a replica may have begun to compute it, `untouched` that none has seen it at all,
+    and `full` that one at least had no room. `fresh` asks for a connection of its own, and `error` is how the
+    last attempt failed.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, ranking: Ranking, attempts: int, fleet: Fleet, admission: Admission) -> None:
+        self._ranking = ranking
+        self._attempts = attempts
+        self._fleet = fleet
+        self._admission = admission
         # By index, as a ranking is made no further than it is walked.
-        self.to_try = deque(range(places))
+        self._place = 0
+        self._last = min(len(ranking), LOOKED_AT)
+        self._ahead: tuple[Choice, Replica] | None = None
+        self._here: tuple[Choice, Replica] | None = None
         self.ran_once = False
         self.untouched = True
+        self.full = False
         self.fresh = False
         self.error: UpstreamError | None = None
-        self._place = 0
         self._once_more = False
 
-    def next(self) -> int:
-        """Return the next place of the ranking to try."""
+    def ahead(self) -> bool:
+        """Look for the next that may be tried; False where there is none."""
+        while self._ahead is None and self._attempts and self._place < self._last:
+            choice = self._ranking[self._place]
+            self._place += 1
+            replica = self._fleet.by_name(choice.name)
+            if replica is None:
+                continue
+            if self._admission.full(replica.load, choice.wait_seconds):
+                self.full = True
+                continue
+            self._ahead = choice, replica
+        return self._ahead is not None
+
+    def next(self) -> tuple[Choice, Replica]:
+        """Return the one that is ahead, and go there."""
+        assert self._ahead is not None
         self.fresh, self._once_more = self._once_more, False
-        self._place = self.to_try.popleft()
-        return self._place
+        self._attempts -= 1
+        self._here, self._ahead = self._ahead, None
+        return self._here
 
     def once_more(self) -> None:
         """Try the same place again, on a new connection."""
-        self.to_try.appendleft(self._place)
+        self._ahead = self._here
+        self._attempts += 1
         self._once_more = True
 
     def end(self, outcome: Outcome) -> ApiError:

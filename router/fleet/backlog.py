@@ -1,0 +1,69 @@
+"""Backlog: how many requests stand at a replica, of whom, and how long those that queue there must wait."""
+
+from __future__ import annotations
+
+from math import inf
+
+_GAIN = 0.1
+# A step lets in whoever has room: who stands for so much of a service time has none.
+_STANDING_SHARE = 0.1
+
+
+class Backlog:
+    """What a replica last told of its requests, and what it was sent since.
+
+    A queue is what stands there beyond the most that it was ever seen to run at once: requests that have just
+    come are told as waiting, though the next step takes them in. How long it takes follows by Little's law:
+    so many are served in the time that serving one takes. That holds whatever a replica is short of: slots,
+    blocks or time; its work in seconds tells of prefill alone.
+    """
+
+    __slots__ = ("_abreast", "_service_seconds", "_since", "_there", "_waiting", "others", "sent")
+
+    def __init__(self) -> None:
+        # Requests told that are none of this router's.
+        self.others = 0
+        # Sent since; counted by who sends.
+        self.sent = 0
+        self._there = 0
+        self._waiting = 0
+        # The most that it ran at once.
+        self._abreast = 0
+        # From when on there was always a queue.
+        self._since = inf
+        self._service_seconds = 0.0
+
+    @property
+    def service_seconds(self) -> float:
+        """How long requests take there, without the queue; 0 before one was served."""
+        return self._service_seconds
+
+    @property
+    def queued(self) -> int:
+        """How many wait for others to end. None, as far as known, where none was told to wait."""
+        return max(0, self._there + self.sent - self._abreast) if self._waiting else 0
+
+    def told(self, running: int, waiting: int, in_flight: int, now: float) -> None:
+        """Take what it tells of its requests, of which `in_flight` at most are this router's."""
+        self.sent = 0
+        self._there, self._waiting = running + waiting, waiting
+        self._abreast = max(self._abreast, running)
+        # Those on the way and those whose answer is still being sent are taken for ones that it told.
+        self.others = max(0, running + waiting - in_flight)
+        if not self.queued:
+            self._since = inf
+        elif self._since == inf:
+            self._since = now
+
+    def served(self, seconds: float) -> None:
+        """Note how long an answer took, from when it was sent there to its end."""
+        share = min(1.0, self._abreast / self._there) if self._there and self._abreast else 1.0
+        gain = _GAIN if self._service_seconds else 1.0
+        self._service_seconds += gain * (seconds * share - self._service_seconds)
+
+    def wait_seconds(self, now: float) -> float:
+        """Return how long a request sent now would queue."""
+        queued, service = self.queued, self._service_seconds
+        if not queued or now - self._since < _STANDING_SHARE * service:
+            return 0.0
+        return queued * service / max(1, self._abreast)
