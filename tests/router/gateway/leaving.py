@@ -23,7 +23,7 @@ PHASES = (*UNSEEN, *SEEN)
 # A model that the router knows of and nobody serves.
 NOBODYS = "nobodys"
 _LONG = chunk("x" * 50_000)
-# By then all that lies between a replica that writes and a client that does not read is full.
+# A write that takes so long: all is full that lies between a replica and a client that does not read.
 _FILLED_SECONDS = 0.1
 _TOKEN = (
     b'data: {"id":"x","created":1,"choices":[{"index":0,"delta":{"content":"a"}%b,"finish_reason":null}]}\n\n'
@@ -78,10 +78,13 @@ class Watched:
                 response.content_length = 1000
             await response.prepare(request)
             await response.write(b"{" if phase == "body" else token(7))
-            if phase == "unread":
-                asyncio.get_running_loop().call_later(_FILLED_SECONDS, self.arrived(request_id).set)
-                while True:
-                    await response.write(_LONG)
+            while phase == "unread":
+                try:
+                    async with asyncio.timeout(_FILLED_SECONDS):
+                        await response.write(_LONG)
+                except TimeoutError:
+                    self.arrived(request_id).set()
+                    await asyncio.sleep(60)
             self.arrived(request_id).set()
             await asyncio.sleep(60)
             return response
@@ -117,7 +120,7 @@ class Leaver:
         client = await connect(self._port, 4096 if phase == "unread" else 0)
         loop = asyncio.get_running_loop()
         try:
-            sent = self._request(phase, request_id)
+            sent = self.request(phase, request_id)
             await loop.sock_sendall(client, sent[: len(sent) // 2] if phase == "sending" else sent)
             if phase in UNSEEN:
                 await asyncio.sleep(self._draw.random() * 0.02)
@@ -145,13 +148,14 @@ class Leaver:
         client = await connect(self._port)
         loop = asyncio.get_running_loop()
         try:
-            await loop.sock_sendall(client, self._request(phase, request_id))
+            await loop.sock_sendall(client, self.request(phase, request_id))
             async with asyncio.timeout(20):
                 return int((await loop.sock_recv(client, 4096)).split(b" ")[1])
         finally:
             client.close()
 
-    def _request(self, phase: str, request_id: str) -> bytes:
+    def request(self, phase: str, request_id: str) -> bytes:
+        """Return a request that is to be answered as a phase needs it."""
         body: dict[str, Any] = {
             **BODY,
             "phase": phase,
