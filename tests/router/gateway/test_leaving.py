@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.router.gateway.leaving import NOBODYS, PHASES, SEEN, UNSEEN, Leaver, Watched, in_groups
+from tests.router.gateway.leaving import NOBODYS, PHASES, SEEN, Leaver, Watched, in_groups
 from tests.router.http.alone import connect
 from tests.router.scripted import Rig, rig, until
 
@@ -55,12 +55,12 @@ async def test_a_replica_is_told_in_every_phase() -> None:
             seen = await leaver.leave(phase, f"{phase}-0")
             assert (seen is None) == (phase not in SEEN)
             await _nothing_is_left(up)
-        for labels in ({"outcome": "client_closed"}, {}):
-            assert await up.metric("kvring_requests_total", **labels) == len(SEEN)
-        # Others are no replica's. One that was never whole is none at all, and one that is reset may be so.
-        unseen = await up.metric("kvring_refusals_total")
-        assert unseen == await up.metric("kvring_refusals_total", status="499")
-        assert unseen <= len(UNSEEN) - 1
+        # One whose client was gone before it was whole is none at all; a prepared one may have been sent.
+        left = await up.metric("kvring_requests_total", outcome="client_closed")
+        assert len(SEEN) <= left == await up.metric("kvring_requests_total")
+        unseen = await up.metric("kvring_refusals_total", status="499")
+        assert unseen == await up.metric("kvring_refusals_total")
+        assert left + unseen < len(PHASES)
 
 
 async def test_nobody_waits_for_a_client_that_left() -> None:
