@@ -91,12 +91,13 @@ class DigestTable:
             return None
         depths = (0, *marks.depths)
         counts = self._counts(marks)
+        if tellers.issuperset(slots):
+            return [depths[counts[slot]] for slot in slots]
         return [depths[counts[slot]] if slot in tellers else -1 for slot in slots]
 
     def told_at(self, slots: Sequence[int]) -> Sequence[float]:
         """Return when each digest was made, -inf without one."""
-        told_at = self._told_at
-        return [told_at[slot] for slot in slots]
+        return list(map(self._told_at.__getitem__, slots))
 
     def _counts(self, marks: Marks) -> Sequence[int]:
         """Return how many of the marks, from the first on, each slot holds."""

@@ -40,7 +40,8 @@ class Roster:
     def pick(self) -> Callable[[Sequence[float]], Sequence[float]]:
         """Take from a column by slots what is of these replicas."""
         slots = self.slots
-        if len(slots) < 2:
-            # Of one slot alone, itemgetter returns what stands there.
-            return lambda column: tuple([column[slot] for slot in slots])
+        first, end = (slots[0], slots[-1] + 1) if slots else (0, 0)
+        if slots == tuple(range(first, end)):
+            # As they are handed out, and stay while nobody leaves. One slot always is such a run.
+            return itemgetter(slice(first, end))
         return itemgetter(*slots)

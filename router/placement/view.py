@@ -253,6 +253,11 @@ class FleetView:
     def prefills(self, prompt_tokens: int, hit_tokens: Sequence[int]) -> list[float]:
         """Return `prefill` of each replica, for one hit a replica."""
         *_, base, per_token, per_context = self.columns
+        count = len(base)
+        if count and all(costs.count(costs[0]) == count for costs in (per_token, per_context, base)):
+            # Equal replicas, as most are: once for each hit.
+            seconds = {hit: self.prefill(0, prompt_tokens, hit) for hit in set(hit_tokens)}
+            return list(map(seconds.__getitem__, hit_tokens))
         longest = prompt_tokens - 1
         return [
             ((prompt_tokens - (u := prompt_tokens - hit if hit < longest else 1) * 0.5) * context + token) * u
@@ -281,7 +286,7 @@ class FleetView:
             blocks = self.caches.held_blocks(chain, ask.marks, self.roster.slots)
             if blocks is not None:
                 block = chain.block_tokens
-                tokens = [-1 if count < 0 else count * block for count in blocks]
+                tokens = [count * block if count > 0 else count for count in blocks]
                 told_at = self.caches.told_at(self.roster.slots)
             else:
                 tokens = None

@@ -246,7 +246,9 @@ class Policy:
             common[place] = prefix.common
         expected = self._expected(fleet, prefix, common, told)
         wait = fleet.waits(now, others)
-        held = [hit if hit > copied else copied for hit, copied in zip(expected, common, strict=True)]
+        held = expected
+        if min(expected) < prefix.common:
+            held = [hit if hit > copied else copied for hit, copied in zip(expected, common, strict=True)]
         score = list(map(add, fleet.prefills(length, held), wait))
         if home >= 0:
             tells = told is not None and told[home] >= 0
