@@ -18,13 +18,13 @@ class Backlog:
     blocks or time; its work in seconds tells of prefill alone.
     """
 
-    __slots__ = ("_abreast", "_service_seconds", "_since", "_there", "_waiting", "others", "sent")
+    __slots__ = ("_abreast", "_service_seconds", "_since", "_there", "_waiting", "ended", "others", "sent")
 
     def __init__(self) -> None:
         # Requests told that are none of this router's.
         self.others = 0
-        # Sent since; counted by who sends.
-        self.sent = 0
+        # Sent and ended since; counted by who sends.
+        self.sent = self.ended = 0
         self._there = 0
         self._waiting = 0
         # The most that it ran at once.
@@ -45,11 +45,12 @@ class Backlog:
 
     def told(self, running: int, waiting: int, in_flight: int, now: float) -> None:
         """Take what it tells of its requests, of which `in_flight` at most are this router's."""
-        self.sent = 0
         self._there, self._waiting = running + waiting, waiting
         self._abreast = max(self._abreast, running)
-        # Those on the way and those whose answer is still being sent are taken for ones that it told.
-        self.others = max(0, running + waiting - in_flight)
+        # All that this router has there, or had since it told last, are taken for ones that it tells of: were
+        # a few of them not, that leaves too much room, where a full house that is empty would stay shut.
+        self.others = max(0, running + waiting - in_flight - self.ended)
+        self.sent = self.ended = 0
         if not self.queued:
             self._since = inf
         elif self._since == inf:

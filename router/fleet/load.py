@@ -115,6 +115,7 @@ class LoadBook:
         """Count a request out, however it ended. Closing twice counts once."""
         if lease.open:
             lease.open = False
+            self.backlog.ended += 1
             self._in_flight -= 1
             self._in_flight_tokens -= lease.prompt_tokens
             self._show_counts()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from math import ceil
+from math import ceil, inf
 from random import uniform
 from time import monotonic
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from router.wire.errors import ApiError, Source
 
 # Places of a ranking that are looked at: where so many are full, the others hardly have any room to speak of.
 LOOKED_AT = 64
-# For so long nobody looks anew for room where none was: far less than any answer takes.
+# For so long nobody looks anew for room where none was, unless a request ends: predicted waits pass slower.
 _CLOSED_SECONDS = 0.005
 _LONGEST_RETRY_SECONDS = 30
 # Of the time that a queue takes to pass: by then there is room for many.
@@ -32,7 +32,7 @@ class _Closed(NamedTuple):
     seconds: float
 
 
-_OPEN = _Closed(float("-inf"), "", 0.0)
+_OPEN = _Closed(-inf, "", 0.0)
 
 
 class Admission:
@@ -74,9 +74,15 @@ class Admission:
         if self._closed and now < (closed := self._closed.get(model, _OPEN)).until:
             raise self._refusal(closed)
 
+    def reopen(self) -> None:
+        """Note that a request has left a replica: who comes next may look there."""
+        if self._closed:
+            self._closed.clear()
+            self._all_closed = _OPEN
+
     def refuse(self, model: str, ranking: Ranking, now: float) -> ApiError:
         """Return what to say now that none of a ranking has room, and say so to others for a moment."""
-        why, seconds = "longest_wait", self._seconds
+        why, seconds = "longest_wait", inf
         for choice in islice(ranking, LOOKED_AT):
             if (replica := self._fleet.by_name(choice.name)) is None:
                 continue
@@ -85,7 +91,7 @@ class Admission:
             backlog = load.backlog
             passes = max(choice.wait_seconds, backlog.wait_seconds(now), backlog.service_seconds)
             seconds = min(seconds, passes)
-        closed = _Closed(now + _CLOSED_SECONDS, why, seconds)
+        closed = _Closed(now + _CLOSED_SECONDS, why, seconds if seconds < inf else self._seconds)
         models = self._fleet.models()
         self._closed[model] = closed
         self._closed = {name: one for name in models if (one := self._closed.get(name, _OPEN)).until > now}

@@ -143,6 +143,8 @@ class Gateway:
         finally:
             self._held -= 1
             outcome.total_seconds = monotonic() - started
+            if outcome.replica:
+                serving.admission.reopen()
             if passage is not None:
                 passage.end_turn()
                 if passage.decision is not None:
