@@ -92,7 +92,8 @@ class Sight(NamedTuple):
         """
         places = self.roster.places
         chosen = places[choice.name]
-        away = {places[name] for name in unreachable if name != choice.name}
+        # Those of an earlier ranking may be out of this one's view: then nothing of theirs is told there.
+        away = {places[name] for name in unreachable if name != choice.name and name in places}
         promised = elsewhere = departed = lost = 0
         if self.told is not None:
             promised = max(0, self.told[chosen])

@@ -103,6 +103,8 @@ def test_who_left_or_restarted_or_cannot_be_reached_took_it_along() -> None:
         (view("r0", "r2"), on("r0"), frozenset[str]()),
         (view(epoch="1"), on("r1", epoch="1"), frozenset[str]()),
         (view(), on("r0"), frozenset({"r1"})),
+        # Not reached by an earlier ranking, and out of the view of this one.
+        (view("r0", "r2"), on("r0"), frozenset({"r1"})),
     ):
         found = evidence(sightings, longer, fleet, choice, unreachable=unreachable)
         assert (found.held_elsewhere, found.held_by_departed) == (0, 96)
