@@ -118,7 +118,11 @@ class ScriptedReplica:
         self.states_asked += 1
         if self.state_status != 200:
             return web.json_response({}, status=self.state_status)
-        state = ReplicaState(
+        return web.json_response(self.state().to_json())
+
+    def state(self) -> ReplicaState:
+        """What it tells of itself."""
+        return ReplicaState(
             name=self.name,
             uid=self.uid,
             cache_epoch=0,
@@ -132,7 +136,6 @@ class ScriptedReplica:
             draining=self.draining,
             serving_seconds=self.serving_seconds,
         )
-        return web.json_response(state.to_json())
 
     def _report(self) -> LoadReport:
         self._sequence += 1

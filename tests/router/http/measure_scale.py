@@ -18,7 +18,7 @@ import uvloop
 
 from loadgen.bench.relay.clocks import cpu_nanoseconds
 from tests.router.http.alone import Alone, alone
-from tests.router.http.many import Crowd, Streaming, replica, streamed
+from tests.router.http.many import ROOM, Crowd, Streaming, replica, streamed
 from tests.router.scripted import ScriptedReplica, until
 
 _QUIET_SECONDS = 5.0
@@ -35,7 +35,7 @@ async def main(idle: int, streaming: int, body_bytes: int) -> None:
     """Measure and print."""
     server, url, streams = await replica(ScriptedReplica("r0").state().to_json())
     with TemporaryDirectory() as logs:
-        async with alone([("r0", url)], Path(logs)) as router:
+        async with alone([("r0", url)], Path(logs), *ROOM) as router:
             await _measure(router, streams, idle, streaming, body_bytes)
     server.close()
 
@@ -58,12 +58,16 @@ async def _measure(
     _say(f"{idle} idle clients connected in {monotonic() - began:.1f} s: {idle_bytes / 1e6:.1f} MB,", end="")
     _say(f" {(idle_bytes - alone_bytes) / max(1, idle):.0f} bytes each,", end="")
     _say(f" {await _busy(router, _QUIET_SECONDS):.1%} of a core")
-    began = monotonic()
+    began, before = monotonic(), cpu_nanoseconds(router.pid)
     await crowd.join(streaming, streamed(body_bytes))
-    await until(lambda: len(streams) == streaming, 60)
+    await until(lambda: len(streams) + len(crowd.refused()) == streaming, 60)
+    for answer in crowd.refused()[:1]:
+        _say(f"refused: {answer[:200]!r}")
     await until(lambda: crowd.events == streaming, 60)
     all_bytes = router.resident_bytes()
     _say(f"{streaming} streams of {body_bytes} bytes begun in {monotonic() - began:.1f} s:", end="")
+    microseconds = (cpu_nanoseconds(router.pid) - before) / 1e3 / max(1, streaming)
+    _say(f" {microseconds:.0f} us of CPU time each,", end="")
     _say(f" {all_bytes / 1e6:.1f} MB, {(all_bytes - idle_bytes) / max(1, streaming):.0f} bytes each")
     before = cpu_nanoseconds(router.pid)
     for turn in range(_EVENTS):
