@@ -20,6 +20,7 @@ LOOKED_AT = 64
 # For so long nobody looks anew for room where none was, unless a request ends: predicted waits pass slower.
 _CLOSED_SECONDS = 0.005
 _LONGEST_RETRY_SECONDS = 30
+_SPILL_SHARE = 0.5
 # Of the time that a queue takes to pass: by then there is room for many.
 _RETRY_SHARES = (0.25, 0.75)
 
@@ -38,7 +39,9 @@ _OPEN = _Closed(-inf, "", 0.0)
 class Admission:
     """Refuses what could only wait too long: at once, and before its prompt is named where all are full.
 
-    A replica is full by requests, by its queue, or by the wait that is predicted there.
+    A replica is full by requests, by its queue, or by the wait that is predicted there. Those behind a
+    ranking's first are full by half that wait: where all have too much to do, whoever came would else go
+    wherever a place has just become free, and crowd out what is cached there.
     """
 
     def __init__(self, fleet: Fleet, limits: LimitOptions, metrics: RouterMetrics) -> None:
@@ -46,21 +49,26 @@ class Admission:
         self._requests = limits.replica_requests
         self._waiting = limits.replica_waiting
         self._seconds = limits.longest_wait_seconds
+        self._spill_seconds = _SPILL_SHARE * limits.longest_wait_seconds
         self._metrics = metrics
         self._closed: dict[str, _Closed] = {}
         # Of all models at once.
         self._all_closed = _OPEN
 
-    def full(self, load: LoadBook, wait_seconds: float) -> str:
-        """Return by which limit a replica is full, empty where it is not. Prefill waits `wait_seconds`."""
+    def full(self, load: LoadBook, place: int, wait_seconds: float) -> str:
+        """Return by which limit a replica is full, empty where it is not.
+
+        It stands at `place` of the ranking, and prefill waits `wait_seconds` there.
+        """
         if load.requests >= self._requests:
             return "replica_requests"
-        if wait_seconds > self._seconds:
+        longest = self._spill_seconds if place else self._seconds
+        if wait_seconds > longest:
             return "longest_wait"
         if queued := load.backlog.queued:
             if queued >= self._waiting:
                 return "replica_waiting"
-            if load.backlog.wait_seconds(monotonic()) > self._seconds:
+            if load.backlog.wait_seconds(monotonic()) > longest:
                 return "longest_wait"
         return ""
 
@@ -83,11 +91,11 @@ class Admission:
     def refuse(self, model: str, ranking: Ranking, now: float) -> ApiError:
         """Return what to say now that none of a ranking has room, and say so to others for a moment."""
         why, seconds = "longest_wait", inf
-        for choice in islice(ranking, LOOKED_AT):
+        for place, choice in enumerate(islice(ranking, LOOKED_AT)):
             if (replica := self._fleet.by_name(choice.name)) is None:
                 continue
             load = replica.load
-            why = self.full(load, choice.wait_seconds) or why
+            why = self.full(load, place, choice.wait_seconds) or why
             backlog = load.backlog
             passes = max(choice.wait_seconds, backlog.wait_seconds(now), backlog.service_seconds)
             seconds = min(seconds, passes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from time import monotonic
 
 from router.engines.journal import Journal
@@ -31,22 +30,15 @@ class Dispatch:
         self._pool = pool
         self._keep_keys = keep_keys
 
-    @contextmanager
-    def attempt(
-        self, passage: Passage, decision: Decision, choice: Choice, replica: Replica
-    ) -> Iterator[Attempt]:
-        """Count the request on a replica while it is there."""
+    def attempt(self, passage: Passage, decision: Decision, choice: Choice, replica: Replica) -> Attempt:
+        """Count the request on a replica, until the attempt ends."""
         outcome = passage.outcome
         outcome.attempts += 1
         outcome.replica, outcome.reason = choice.name, choice.reason
         now = monotonic()
         lease = replica.load.open(choice.prefill_seconds, now, outcome.prompt_tokens)
         replica.stall.sent(lease, choice.wait_seconds, choice.prefill_seconds, now, passage.prepared.streamed)
-        try:
-            yield Attempt(passage, decision, choice, replica, lease)
-        finally:
-            replica.stall.ended(lease)
-            replica.load.close(lease)
+        return Attempt(passage, decision, choice, replica, lease)
 
     async def send(
         self, attempt: Attempt, path: bytes, body: Parts, size: int, fresh: bool = False

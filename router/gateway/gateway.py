@@ -172,13 +172,12 @@ class Gateway:
         last = began + room.limits.no_replica_wait_seconds
         if unreached is not None:
             passage.wait_until = min(passage.wait_until, last)
-        refusal: ApiError = unreached or _others_first()
         if began < passage.wait_until and not room.waits(model):
-            found = self._find(serving, passage)
-            if found is None:
+            refusal = self._find(serving, passage)
+            if refusal is None:
                 return
-            refusal = found
         else:
+            refusal = unreached or _others_first()
             passage.trace.deciding()
             passage.trace.queued()
         passage.wait_until = min(passage.wait_until, last)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from random import getrandbits
 
@@ -115,9 +115,14 @@ def own_headers(request_id: str, choice: Choice, policy: str, tier: str, told: b
     return headers
 
 
-def as_fields(headers: Mapping[str, str]) -> Iterable[Field]:
+def as_fields(headers: Mapping[str, str]) -> list[Field]:
     """Return headers as they are sent."""
-    return [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    return [(_encoded(name), value.encode("latin-1", "replace")) for name, value in headers.items()]
+
+
+@lru_cache(maxsize=_NAMES)
+def _encoded(name: str) -> bytes:
+    return name.encode("latin-1")
 
 
 @lru_cache(maxsize=_NAMES)

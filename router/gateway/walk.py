@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Self
 
 from router.fleet.fleet import Fleet
 from router.fleet.load import Lease
@@ -20,15 +20,27 @@ class Unreached(ApiError):
     """None of the replicas that were tried could be connected to: none has seen the request."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """One request on one replica."""
+    """One request on one replica, counted there between `with`."""
 
-    passage: Passage
-    decision: Decision
-    choice: Choice
-    replica: Replica
-    lease: Lease
+    __slots__ = ("choice", "decision", "lease", "passage", "replica")
+
+    def __init__(
+        self, passage: Passage, decision: Decision, choice: Choice, replica: Replica, lease: Lease
+    ) -> None:
+        self.passage = passage
+        self.decision = decision
+        self.choice = choice
+        self.replica = replica
+        self.lease = lease
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Count it out, however it ended."""
+        self.replica.stall.ended(self.lease)
+        self.replica.load.close(self.lease)
 
 
 class Walk:
@@ -59,12 +71,13 @@ class Walk:
     def ahead(self) -> bool:
         """Look for the next that may be tried; False where there is none."""
         while self._ahead is None and self._attempts and self._place < self._last:
-            choice = self._ranking[self._place]
+            place = self._place
+            choice = self._ranking[place]
             self._place += 1
             replica = self._fleet.by_name(choice.name)
             if replica is None:
                 continue
-            if self._admission.full(replica.load, choice.wait_seconds):
+            if self._admission.full(replica.load, place, choice.wait_seconds):
                 self.full = True
                 continue
             self._ahead = choice, replica

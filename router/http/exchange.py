@@ -59,6 +59,7 @@ class Exchange:
         "_error",
         "_over",
         "_sink",
+        "content_type",
         "head",
         "headers",
         "heard_at",
@@ -78,14 +79,11 @@ class Exchange:
         self.head: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
         self.headers = Headers()
+        # The media type of the body, without parameters.
+        self.content_type = b""
         self.reused = reused
         self.sent_at = self.heard_at = monotonic()
         self.paused = False
-
-    @property
-    def content_type(self) -> bytes:
-        """The media type of the body, without parameters."""
-        return self.headers.bytes.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
     @property
     def content_length(self) -> int | None:
@@ -340,6 +338,7 @@ class ReplicaConnection(asyncio.BufferedProtocol):
         fields = self._headers.bytes
         exchange.status = status
         exchange.headers = self._headers
+        exchange.content_type = fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
         self._until_end = not (
             b"content-length" in fields or b"transfer-encoding" in fields or status in (204, 304)
         )

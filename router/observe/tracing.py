@@ -82,7 +82,7 @@ class Tracing:
 
     def begin(self, headers: Mapping[str, str], path: str, request_id: str) -> Trace:
         """Begin the trace of a request that came just now."""
-        parent = Parent.of(headers)
+        parent = Parent.of(headers) if TRACEPARENT in headers else None
         return Trace(parent.trace_id if parent else "")
 
     async def close(self) -> None:
