@@ -135,10 +135,31 @@ async def test_a_predicted_wait_beyond_the_limit_is_refused_and_passes(policy: s
         # The queue takes 40 s: half of it, more or less.
         assert 10 <= int(response.headers["Retry-After"]) <= 30
         assert await up.metric("kvring_shed_total", reason="longest_wait") == 1
-        up.replicas[0].work_seconds = 1.0
-        await until(lambda: min(one.load.work_seconds for one in up.router.fleet.replicas) == 1.0)
+        up.replicas[0].work_seconds = 0.5
+        await until(lambda: min(one.load.work_seconds for one in up.router.fleet.replicas) == 0.5)
         status, _, response = await up.post()
         assert (status, response.headers["x-kvring-replica"]) == (200, "r0")
+
+
+async def test_others_are_spilled_to_only_where_there_is_much_room() -> None:
+    limits = {"longest_wait_seconds": 20}
+    async with rig(2, limits=limits, policy={"name": "session_ring"}) as up:
+        home = await home_of(up)
+        other = next(replica for replica in up.replicas if replica.name != home)
+
+        async def told(at_home: float, elsewhere: float) -> None:
+            up.replica(home).work_seconds, other.work_seconds = at_home, elsewhere
+            loads = {one.name: one.load for one in up.router.fleet.replicas}
+            await until(
+                lambda: (loads[home].work_seconds, loads[other.name].work_seconds) == (at_home, elsewhere)
+            )
+
+        await told(15.0, 0.0)
+        assert await home_of(up) == home
+        await told(40.0, 15.0)
+        assert (await up.post())[0] == 429
+        await told(40.0, 5.0)
+        assert await home_of(up) == other.name
 
 
 async def test_while_all_are_full_nothing_is_read_and_other_models_are_served() -> None:
