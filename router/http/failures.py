@@ -39,5 +39,9 @@ class Stalled(UpstreamError):
     """The replica does not move any more, by all that is known of it."""
 
 
+class Exhausted(UpstreamError):
+    """No connection for want of something on this side, such as files: no replica has a part in it."""
+
+
 class Stopped(UpstreamError):
     """This router ends, and has no time left to wait for the answer."""

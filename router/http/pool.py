@@ -10,7 +10,8 @@ from time import monotonic
 
 from router.config import LimitOptions
 from router.http.exchange import Exchange, ReplicaConnection
-from router.http.failures import Garbled, Refused, Stopped
+from router.http.failures import Exhausted, Garbled, Refused, Stopped
+from router.http.files import is_local
 from router.http.origin import Origin
 from router.http.sweep import Sweep
 
@@ -87,6 +88,8 @@ class Pool:
             connection = await self._connect(origin)
         except Refused:
             return True
+        except Exhausted:
+            return False
         self.free(connection)
         return False
 
@@ -145,6 +148,8 @@ class Pool:
                     ssl=self._context() if origin.tls else None,
                 )
         except (OSError, TimeoutError) as error:
+            if isinstance(error, OSError) and is_local(error):
+                raise Exhausted(str(error)) from error
             raise Refused(str(error) or "no connection in time") from error
         if not connection.usable:
             raise Refused("closed as soon as it was open")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from time import monotonic
 
 from router.config import LimitOptions
 from router.http.connection import Connection
+from router.http.files import most_clients
 from router.http.reply import Handler
 from router.http.sweep import Sweep
+from router.http.turned_away import TurnedAway
+
+log = logging.getLogger("kvring.http")
 
 # One read takes a whole long chat.
 _READ_BYTES = 256 * 1024
@@ -24,6 +29,8 @@ class HttpServer:
         self._limits = limits
         self._room = memoryview(bytearray(_READ_BYTES))
         self._connections: set[Connection] = set()
+        self._most = 0
+        self._turned_away = 0
         self._server: asyncio.Server | None = None
         self._sweep: Sweep | None = None
 
@@ -34,8 +41,9 @@ class HttpServer:
 
     async def listen(self, host: str, port: int, reuse_port: bool = False) -> str:
         """Begin to listen; return the address as a URL. OSError where that cannot be."""
+        self._most = most_clients(self._limits().in_flight)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self._handler, self._limits, self._room, self._connections),
+            self._accept,
             host,
             port,
             backlog=_BACKLOG,
@@ -63,7 +71,17 @@ class HttpServer:
         self._sweep.stop()
         await self._server.wait_closed()
 
+    def _accept(self) -> asyncio.BaseProtocol:
+        if len(self._connections) < self._most:
+            return Connection(self._handler, self._limits, self._room, self._connections)
+        self._turned_away += 1
+        return TurnedAway()
+
     def _look(self) -> None:
+        if self._turned_away:
+            log.warning("%d clients turned away: %d are connected", self._turned_away, self._most)
+            self._turned_away = 0
+        self._most = most_clients(self._limits().in_flight)
         now = monotonic()
         for connection in list(self._connections):
             connection.look(now)
