@@ -8,12 +8,15 @@ TORCH_INDEX ?=
 # Test files run at once; each may take a core and two gigabytes.
 JOBS ?= 2
 
-.PHONY: help setup demo up test lint types tests format clean
+.PHONY: help setup demo up test lint types tests deaths soak bench format clean
 
 help:
 	@echo "make demo    three replicas with a real chat model and a router; two policies compared (under 5 minutes)"
 	@echo "make up      the same fleet, kept until Ctrl-C"
 	@echo "make test    the whole test suite"
+	@echo "make deaths  a hundred replicas killed within their streams: each answer is the undisturbed one (15 minutes)"
+	@echo "make soak    ten minutes of mixed faults"
+	@echo "make bench   what a request costs the router and its peers, of those that are installed"
 	@echo "make setup   the virtual environment in $(VENV), with pinned versions"
 
 setup: $(VENV)/.ready
@@ -54,6 +57,15 @@ types: setup
 
 tests: setup
 	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
+
+deaths: setup
+	CONTINUATION_DEATHS=100 $(BIN)/pytest tests/integration/test_continuation_model.py
+
+soak: setup
+	KVRING_SOAK_SECONDS=600 $(BIN)/pytest tests/integration/test_soak.py
+
+bench: setup
+	$(BIN)/kvring bench relay
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -12,6 +12,8 @@ from router.wire.sse import DONE, event_data
 _MOST_BYTES = 16 * 1024 * 1024
 _IDS = b',"token_ids":['
 _ENDED = b'"finish_reason":"'
+# Of a replica that is told to end while it still answers.
+_GOES = b'"code":"shutting_down"'
 
 
 class Journal:
@@ -34,6 +36,8 @@ class Journal:
         # The first event with a choice, which all others are like; empty before it.
         self._first = b""
         self._lost = False
+        # Whether the replica said that it ends, and its answers with it.
+        self.gone = False
         # Whether the client was told why the answer ended, and its usage.
         self._ended = False
         self._used = False
@@ -44,7 +48,7 @@ class Journal:
         end = event.find(b"]", at)
         if at < 0 or end < 0:
             self._take_without(event)
-            return event
+            return b"" if self.gone else event
         if end > at + len(_IDS):
             self._ids += event[at + len(_IDS) : end]
             self._ids += b","
@@ -77,6 +81,7 @@ class Journal:
         """
         if engine != self.engine or self._lost or not self._is_told():
             return None
+        self.gone = False
         if not self._first:
             # Nothing was sent yet.
             return self._path, _inserted(raw, inserted, self.asks)
@@ -92,6 +97,9 @@ class Journal:
 
     def _take_without(self, event: bytes) -> None:
         """Note an event that tells no token ids: the first of a chat and the last ones have none."""
+        if _GOES in event and b'"choices"' not in event:
+            self.gone = True
+            return
         if b'"choices":[]' in event:
             self._used = True
         elif b'"choices":[' in event:

@@ -21,12 +21,16 @@ _GATHERED_BYTES = 128 * 1024
 _MOST_PIECES = 64
 # Behind so many bytes of a longer answer, its usage is looked for.
 _TAIL_BYTES = 8 * 1024
-# A longer event is passed on in pieces.
+# A longer event is passed on in pieces; where events have to be whole, it may hold a prompt's token ids.
 _EVENT_BYTES = 128 * 1024
+_FILTERED_EVENT_BYTES = 4 * 1024 * 1024
 
 
 class Filter(Protocol):
     """Reads whole events on their way to the client, and may change them."""
+
+    # Whether the replica said that it goes, and that others had better go on.
+    gone: bool
 
     def take(self, events: bytes) -> bytes:
         """Return what the client gets of these events."""
@@ -138,7 +142,8 @@ class EventAnswer:
         self._withhold_usage = withhold_usage
         self._heard = heard
         self._through = through
-        self._cutter = EventCutter(_EVENT_BYTES)
+        self._cutter = self._new_cutter()
+        self._exchange: Exchange | None = None
         self._out: list[bytes] = []
         self.reader = AnswerReader(choices)
         self.whole = False
@@ -159,7 +164,7 @@ class EventAnswer:
         """Take the rest from another replica."""
         self._heard = heard
         self._through = through
-        self._cutter = EventCutter(_EVENT_BYTES)
+        self._cutter = self._new_cutter()
         self.reader.failed = False
         self.broken = None
         self.over = asyncio.get_running_loop().create_future()
@@ -168,7 +173,7 @@ class EventAnswer:
     def close_with(self, events: list[bytes]) -> None:
         """End with events that are known without a replica."""
         self.broken = None
-        self._cutter = EventCutter(_EVENT_BYTES)
+        self._cutter = self._new_cutter()
         for event in events:
             self._send(event)
         self.finished(None)
@@ -193,6 +198,8 @@ class EventAnswer:
             return
         for event in self._cutter.feed(data):
             self._send(event)
+        if self._through is not None and self._through.gone and self._exchange is not None:
+            self._exchange.break_off(BrokenOff("the replica ends"))
 
     def flush(self) -> None:
         """Send what came together as one."""
@@ -211,7 +218,7 @@ class EventAnswer:
                 self.reader.read_event(rest)
             self.whole = self.reader.finished
             if rest and self.whole:
-                self._out.append(rest)
+                self._out.append(self._through.take(rest) if self._through is not None else rest)
         else:
             # Choices may have ended one by one: only [DONE] tells that there were no more.
             self.whole = self.reader.done
@@ -223,7 +230,11 @@ class EventAnswer:
         if not self.over.done():
             self.over.set_result(None)
 
+    def _new_cutter(self) -> EventCutter:
+        return EventCutter(_EVENT_BYTES if self._through is None else _FILTERED_EVENT_BYTES)
+
     def _take(self, exchange: Exchange) -> None:
+        self._exchange = exchange
         self._reply.fill_from(exchange)
         exchange.deliver(self)
 

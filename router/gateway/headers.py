@@ -77,7 +77,7 @@ def towards_replica(
     """
     headers = request.headers
     fields = headers.bytes
-    named = _named_in_connection(fields.get(b"connection"))
+    named = _named_in_connection(headers)
     lines = [
         b"%b: %b\r\n" % field
         for field in headers.fields
@@ -99,7 +99,7 @@ def towards_replica(
 
 def towards_client(headers: Headers) -> list[Field]:
     """Return the headers of a replica's answer that the client may see; the router frames the body anew."""
-    named = _named_in_connection(headers.bytes.get(b"connection"))
+    named = _named_in_connection(headers)
     return [field for field in headers.fields if _comes_back(field[0]) and field[0] not in named]
 
 
@@ -137,7 +137,10 @@ def _comes_back(name: bytes) -> bool:
     return text not in _HOP_BY_HOP and text not in _REFRAMED and not text.startswith("x-kvring-")
 
 
-def _named_in_connection(value: bytes | None) -> frozenset[bytes]:
+def _named_in_connection(headers: Headers) -> frozenset[bytes]:
+    value = headers.bytes.get(b"connection")
+    if b"connection" in headers.repeated:
+        value = b",".join(value for name, value in headers.fields if name == b"connection")
     if value is None or value in (b"keep-alive", b"close"):
         return frozenset()
     return frozenset(name.strip().lower() for name in value.split(b","))

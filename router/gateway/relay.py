@@ -9,6 +9,7 @@ from router.engines.journal import Journal
 from router.fleet.fleet import Fleet
 from router.fleet.replica import Replica
 from router.gateway.admission import Admission
+from router.gateway.answer import EventAnswer
 from router.gateway.budget import RetryBudget
 from router.gateway.continuation import journal_of
 from router.gateway.delivery import Delivery
@@ -69,11 +70,15 @@ class Relay:
                     await self._failed(attempt, error, walk)
                     continue
                 try:
-                    if not self._turned_away(attempt, exchange, walk):
-                        return await self._pass_on(attempt, exchange, journal)
+                    if self._turned_away(attempt, exchange, walk):
+                        continue
+                    stream = await self._pass_on(attempt, exchange, journal)
                 finally:
                     # Wholly read, the connection is back in the pool already; else nobody wants the rest.
                     exchange.close()
+            if stream is not None and stream.broken is not None:
+                await self._carry_on(attempt, stream, journal)
+            return
         if walk.full and walk.error is None:
             raise self._admission.refuse(decision.ask.model, ranking, monotonic())
         raise walk.end(passage.outcome) from walk.error
@@ -129,16 +134,22 @@ class Relay:
             health.answer_failed(monotonic())
         raise walk.end(attempt.passage.outcome) from error
 
-    async def _pass_on(self, attempt: Attempt, exchange: Exchange, journal: Journal | None) -> None:
+    async def _pass_on(
+        self, attempt: Attempt, exchange: Exchange, journal: Journal | None
+    ) -> EventAnswer | None:
+        """Pass an answer on; return it where it is a stream, which may have broken off."""
         readable = b"content-encoding" not in exchange.headers.bytes
         if not (readable and exchange.status == 200 and exchange.content_type == b"text/event-stream"):
             await self._delivery.body(attempt, exchange)
-            return
-        answer = await self._delivery.stream(attempt, exchange, journal)
-        if answer.broken is not None and journal is not None:
-            await self._succession.carry_on(attempt, answer, journal)
-        if answer.broken is not None:
-            answer.give_up()
+            return None
+        return await self._delivery.stream(attempt, exchange, journal)
+
+    async def _carry_on(self, attempt: Attempt, stream: EventAnswer, journal: Journal | None) -> None:
+        """Bring a broken stream to its end, or tell the client that this is none."""
+        if journal is not None:
+            await self._succession.carry_on(attempt, stream, journal)
+        if stream.broken is not None:
+            stream.give_up()
 
     def _note_failover(self, attempt: Attempt, reason: str) -> None:
         attempt.passage.trace.failed_over(reason)

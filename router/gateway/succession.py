@@ -95,9 +95,11 @@ class Succession:
     ) -> bool:
         """Let one replica go on; say whether it did, however far it came."""
         path, body = resumed
+        query = attempt.passage.request.target.partition(b"?")[2]
+        target = path.encode() + (b"?" + query if query else b"")
         with self._dispatch.attempt(attempt.passage, attempt.decision, choice, replica) as following:
             try:
-                exchange = await self._dispatch.send(following, path.encode(), [*body], size_of(body))
+                exchange = await self._dispatch.send(following, target, [*body], size_of(body))
             except UpstreamError as error:
                 if isinstance(error, Refused):
                     replica.health.unreachable()
