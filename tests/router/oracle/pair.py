@@ -13,7 +13,7 @@ from router.app import Router
 from router.config import RouterConfig
 from tests.router.oracle.raw_replica import RawReplica
 from tests.router.oracle.relay import Oracle
-from tests.router.oracle.wire import Cut, Message, pieces, read_message, reset, write_pieces
+from tests.router.oracle.wire import Cut, Message, read_message, reset, write_pieces
 from tests.router.scripted import until
 
 
@@ -45,8 +45,16 @@ class Pair:
         self.replica = replica
 
     async def idle(self) -> None:
-        """Wait until the router holds nothing."""
-        await until(lambda: not self.router.gateway.held and not self.router.core.pool.busy)
+        """Wait until both hold nothing, and the replica has read all that was sent to it."""
+        pool = self.router.core.pool
+        await until(
+            lambda: (
+                not self.router.gateway.held
+                and not pool.busy
+                and not self.oracle.held
+                and self.replica.connections == pool.idle
+            )
+        )
 
 
 @asynccontextmanager
@@ -154,6 +162,3 @@ async def _read_one(reader: asyncio.StreamReader, answers: list[Message]) -> boo
         return False
     answers.append(answer)
     return answer.whole and "close" not in answer.of("connection")
-
-
-__all__ = ["Call", "Pair", "call", "connect", "pair", "pieces"]

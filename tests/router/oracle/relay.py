@@ -5,7 +5,6 @@ It decides with the parts of a router, asks the first of the ranking, and never 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -65,6 +64,7 @@ class Oracle:
         )
         self._session: aiohttp.ClientSession | None = None
         self.address = ""
+        self.held = 0
 
     async def start(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -86,6 +86,7 @@ class Oracle:
     async def _answered(self, request: web.Request) -> web.StreamResponse:
         given = request.headers.get("x-request-id", "")
         request_id = given if re.fullmatch(r"[\x21-\x7e]{1,128}", given) else uuid4().hex
+        self.held += 1
         try:
             return await self._relay(request, request_id)
         except ApiError as error:
@@ -93,6 +94,8 @@ class Oracle:
             return web.Response(
                 status=error.status, body=error.body(), content_type="application/json", headers=headers
             )
+        finally:
+            self.held -= 1
 
     async def _relay(self, request: web.Request, request_id: str) -> web.StreamResponse:
         core, session = self._core, self._session
@@ -273,9 +276,3 @@ class _Events:
             if choice.get("finish_reason"):
                 self.ended.add(choice.get("index", 0))
         return isinstance(told.get("usage"), dict) and told.get("choices") == []
-
-
-async def settled() -> None:
-    """Let connections that were closed be seen as closed."""
-    for _ in range(5):
-        await asyncio.sleep(0)
