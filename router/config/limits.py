@@ -69,10 +69,11 @@ class LimitOptions(Options):
         4096, ge=1, le=1_000_000, description="Requests held at once; more are answered 503 at once."
     )
     replica_requests: int = Field(
-        1024,
+        2048,
         ge=1,
         le=1_000_000,
-        description="On one replica at once, of all routers as far as known; engines run 256 to 1024.",
+        description="On one replica at once, of all routers as far as known: twice the most that engines run,"
+        " for those that tell nothing of their queue.",
     )
     replica_waiting: int = Field(
         256,
