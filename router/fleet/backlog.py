@@ -56,11 +56,11 @@ class Backlog:
         elif self._since == inf:
             self._since = now
 
-    def served(self, seconds: float) -> None:
-        """Note how long an answer took, from when it was sent there to its end."""
-        share = min(1.0, self._abreast / self._there) if self._there and self._abreast else 1.0
+    def served(self, seconds: float, queued: int) -> None:
+        """Note how long an answer took from when it was sent there, behind so many that queued."""
+        abreast = max(1, self._abreast)
         gain = _GAIN if self._service_seconds else 1.0
-        self._service_seconds += gain * (seconds * share - self._service_seconds)
+        self._service_seconds += gain * (seconds * abreast / (abreast + queued) - self._service_seconds)
 
     def wait_seconds(self, now: float) -> float:
         """Return how long a request sent now would queue."""

@@ -18,13 +18,15 @@ _MEAN_GAIN = 0.05
 class Lease:
     """One in-flight request counted on a replica. `work_seconds` is the prefill expected of it.
 
-    `behind_seconds` is what was sent there before it, as far as known, and no report covered yet.
+    `behind_seconds` is what was sent there before it, as far as known, and no report covered yet; `queued` is
+    how many queued before it.
     """
 
     work_seconds: float
     at: float
     prompt_tokens: int = 0
     behind_seconds: float = 0.0
+    queued: int = 0
     open: bool = True
 
 
@@ -99,7 +101,8 @@ class LoadBook:
 
     def open(self, work_seconds: float, now: float, prompt_tokens: int = 0) -> Lease:
         """Count a request that is about to be sent."""
-        lease = Lease(work_seconds, now, prompt_tokens, self._unreported_seconds + self._others_seconds)
+        behind = self._unreported_seconds + self._others_seconds
+        lease = Lease(work_seconds, now, prompt_tokens, behind, self.backlog.queued)
         self._in_flight += 1
         self._in_flight_tokens += prompt_tokens
         self.backlog.sent += 1
@@ -123,7 +126,7 @@ class LoadBook:
 
     def served(self, lease: Lease, now: float) -> None:
         """Note that an answer came to its end, as it should."""
-        self.backlog.served(now - lease.at)
+        self.backlog.served(now - lease.at, lease.queued)
 
     def answered(self, lease: Lease, report: LoadReport | None, now: float) -> None:
         """Note that an answer to `lease` began, and the report it brought, made after the request came in."""

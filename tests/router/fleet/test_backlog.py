@@ -66,7 +66,7 @@ def test_a_queue_is_what_stands_beyond_those_that_run_at_once() -> None:
 def test_a_queue_takes_as_long_as_those_before_it_are_served() -> None:
     backlog = Backlog()
     backlog.told(4, 0, 4, now=0.0)
-    backlog.served(2.0)
+    backlog.served(2.0, queued=0)
     backlog.told(4, 8, 12, now=10.0)
     # It may have only just come.
     assert backlog.wait_seconds(10.0) == 0.0
@@ -74,7 +74,7 @@ def test_a_queue_takes_as_long_as_those_before_it_are_served() -> None:
     assert backlog.wait_seconds(11.0) == pytest.approx(4.0)
     # An answer that took six, of which it queued four, tells the same.
     for _ in range(50):
-        backlog.served(6.0)
+        backlog.served(6.0, queued=8)
     assert backlog.wait_seconds(11.0) == pytest.approx(4.0)
     backlog.told(4, 0, 4, now=12.0)
     assert backlog.wait_seconds(20.0) == 0.0
