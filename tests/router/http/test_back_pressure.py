@@ -3,113 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from aiohttp import web
 
-from tests.router.http.alone import Alone, alone, connect, post, queued_bytes
-from tests.router.scripted import BODY, ScriptedReplica, chunk, rig, stream, until
+from tests.router.http.alone import Alone, connect, post
+from tests.router.http.feeding import EVENT, STREAM, Feeding, fed, held, settled
+from tests.router.scripted import BODY, ScriptedReplica, rig, stream, until
 
 MOST_HELD_BYTES = 256 * 1024
 # Heads, and what frames chunks.
 _FRAMING_BYTES = 2048
-_ANSWER_BYTES = 70_000_000
-_PIECE = 50_000
-STREAM = {**BODY, "stream": True}
-_EVENT = chunk("x" * 900)
-
-
-class Feeding:
-    """A replica's answer without end: counts what it wrote, and what of that went to the kernel."""
-
-    def __init__(self, kind: str, size: int = _ANSWER_BYTES) -> None:
-        self.kind = kind
-        self.size = size
-        self.written = 0
-        self.port = 0
-        self.paired = 0
-        self._transport: asyncio.Transport | None = None
-
-    @property
-    def in_kernel(self) -> int:
-        """Bytes that the kernel took."""
-        assert self._transport is not None
-        return self.written - self._transport.get_write_buffer_size()
-
-    def begun(self) -> bool:
-        return self.written > 0
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        transport = request.transport
-        assert transport is not None
-        self._transport = transport
-        self.port, self.paired = (transport.get_extra_info(name)[1] for name in ("sockname", "peername"))
-        streamed = self.kind in ("events", "one event")
-        headers = {
-            "Content-Type": "text/event-stream"
-            if streamed
-            else "application/json"
-            if self.kind == "json"
-            else "application/octet-stream"
-        }
-        response = web.StreamResponse(headers=headers)
-        if self.kind == "opaque":
-            response.content_length = self.size
-        await response.prepare(request)
-        piece = {"events": _EVENT * (_PIECE // len(_EVENT)), "small": b"ab"}.get(self.kind, b"x" * _PIECE)
-        if self.kind == "small":
-            # Chunks of two bytes: many times that in memory, were each kept as it came.
-            chunks = b"2\r\nab\r\n" * 8000
-            while self.written < self.size:
-                transport.write(chunks)
-                self.written += len(chunks)
-                await until(lambda: transport.get_write_buffer_size() < 65536, 60)
-            return response
-        if self.kind == "one event":
-            await response.write(b"data: ")
-        while self.written < self.size:
-            part = piece[: self.size - self.written]
-            self.written += len(part)
-            await response.write(part)
-        return response
-
-
-async def _settled(value: Callable[[], int]) -> int:
-    """Return what a count stays at."""
-    before = -1
-    while (now := value()) != before:
-        before = now
-        await asyncio.sleep(0.15)
-    return before
-
-
-def _held(feeding: Feeding, router: Alone, client: socket.socket, read: int) -> int:
-    """Return what of an answer is neither with the replica, nor the client, nor in the kernel."""
-    with_kernel = queued_bytes(feeding.port, feeding.paired)
-    with_kernel += queued_bytes(router.port, client.getsockname()[1])
-    return feeding.in_kernel - with_kernel - read
-
-
-@asynccontextmanager
-async def _fed(
-    kind: str, logs: Path, *settings: str
-) -> AsyncIterator[tuple[Feeding, ScriptedReplica, Alone]]:
-    replica = ScriptedReplica("r0")
-    await replica.start()
-    feeding = Feeding(kind)
-    replica.answer = feeding.answer
-    try:
-        async with alone([("r0", replica.url)], logs, *settings) as router:
-            yield feeding, replica, router
-    finally:
-        await replica.stop()
 
 
 async def test_a_client_that_hardly_reads_holds_little_and_its_replica_waits(tmp_path: Path) -> None:
-    async with _fed("events", tmp_path) as (_, replica, router):
+    async with fed("events", tmp_path) as (_, replica, router):
         for kind in ("events", "opaque", "json", "one event"):
             feeding = Feeding(kind)
             replica.answer = feeding.answer
@@ -121,15 +29,15 @@ async def _hardly_read(feeding: Feeding, replica: ScriptedReplica, router: Alone
     client = await connect(router.port, 4096)
     await loop.sock_sendall(client, post(STREAM if "event" in feeding.kind else BODY))
     await until(feeding.begun)
-    assert await _settled(lambda: feeding.in_kernel) < feeding.size / 2
-    assert _held(feeding, router, client, 0) <= MOST_HELD_BYTES + _FRAMING_BYTES
+    assert await settled(lambda: feeding.in_kernel) < feeding.size / 2
+    assert held(feeding, router, client, 0) <= MOST_HELD_BYTES + _FRAMING_BYTES
     read = 0
     for _ in range(20):
         read += len(await loop.sock_recv(client, 1))
         await asyncio.sleep(0.01)
-        assert _held(feeding, router, client, read) <= MOST_HELD_BYTES + _FRAMING_BYTES
+        assert held(feeding, router, client, read) <= MOST_HELD_BYTES + _FRAMING_BYTES
     # Others are served meanwhile.
-    replica.answer = lambda request: stream(request, [_EVENT, b"data: [DONE]\n\n"])
+    replica.answer = lambda request: stream(request, [EVENT, b"data: [DONE]\n\n"])
     other = await connect(router.port)
     await loop.sock_sendall(other, post(STREAM))
     answer = b""
@@ -142,12 +50,12 @@ async def _hardly_read(feeding: Feeding, replica: ScriptedReplica, router: Alone
 
 
 async def test_a_client_that_reads_slowly_is_served_and_one_that_stops_is_cut(tmp_path: Path) -> None:
-    async with _fed("events", tmp_path, "limits.write_seconds=0.5") as (feeding, replica, router):
+    async with fed("events", tmp_path, "limits.write_seconds=0.5") as (feeding, replica, router):
         loop = asyncio.get_running_loop()
         client = await connect(router.port, 65536)
         await loop.sock_sendall(client, post(STREAM))
         await until(feeding.begun)
-        await _settled(lambda: feeding.in_kernel)
+        await settled(lambda: feeding.in_kernel)
         for _ in range(20):
             for _ in range(8):
                 assert await loop.sock_recv(client, 65536)
@@ -159,7 +67,7 @@ async def test_a_client_that_reads_slowly_is_served_and_one_that_stops_is_cut(tm
 
 
 async def test_slow_clients_of_long_answers_cost_no_memory(tmp_path: Path) -> None:
-    async with _fed("opaque", tmp_path) as (_, replica, router):
+    async with fed("opaque", tmp_path) as (_, replica, router):
         loop = asyncio.get_running_loop()
         # What is made at the first request of each kind.
         for kind in ("json", "events", "small", "opaque"):
@@ -178,7 +86,7 @@ async def test_slow_clients_of_long_answers_cost_no_memory(tmp_path: Path) -> No
             await loop.sock_sendall(client, post(STREAM if feeding.kind == "events" else BODY))
             await until(feeding.begun)
             clients.append(client)
-        await _settled(lambda: sum(feeding.in_kernel for feeding in feedings))
+        await settled(lambda: sum(feeding.in_kernel for feeding in feedings))
         assert router.resident_bytes() - before < 8_000_000
         for client in clients:
             client.close()

@@ -59,6 +59,7 @@ def test_a_request_is_served_once_or_refused(
     statuses, reached, answered = outcomes[case.name, size]
     assert (statuses, reached) == (case.statuses, case.reached), answered[:600]
     assert b"secret" not in answered
+    assert answered.count(b"x-request-id: ") == len(statuses)
 
 
 def test_names_are_given_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from router.chain.namer import ChainNamer
@@ -36,6 +36,9 @@ FINE = Script(
 )
 
 
+ByHand = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
 class RawReplica:
     """Answers a request by the script that its header x-case names, else FINE; keeps what it got."""
 
@@ -43,6 +46,8 @@ class RawReplica:
         self.scripts: dict[str, Script] = {}
         self.got: list[Message] = []
         self.url = ""
+        # Serves a connection, once a request's head has been read from it, in place of scripts.
+        self.by_hand: ByHand | None = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -55,6 +60,11 @@ class RawReplica:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1024 * 1024)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    def hang_up(self) -> None:
+        """End all connections."""
+        for writer in list(self._writers):
+            writer.close()
+
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
@@ -64,7 +74,14 @@ class RawReplica:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        with suppress(ConnectionError, Cut, asyncio.CancelledError):
+        try:
+            if self.by_hand is not None:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if not head.startswith(b"GET"):
+                    await self.by_hand(reader, writer)
+                    return
+                self._writers.discard(writer)
+                writer.write(_probed(head.split(b" ")[1].decode()))
             while (message := await read_message(reader)) is not None:
                 if message.first[0] == "GET":
                     self._writers.discard(writer)
@@ -73,8 +90,12 @@ class RawReplica:
                 self.got.append(message)
                 if not await self._answer(message, writer):
                     break
-        self._writers.discard(writer)
-        writer.close()
+        except (ConnectionError, Cut, asyncio.IncompleteReadError):
+            # The router left.
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
 
     async def _answer(self, message: Message, writer: asyncio.StreamWriter) -> bool:
         """Answer; say whether the connection goes on."""
