@@ -45,6 +45,8 @@ class LoadBook:
         self._in_flight_tokens = 0
         # The same of other routers that share theirs; what is owed, with when that was told.
         self._others_in_flight = 0
+        # Others' as these told or as it reported, whichever is more.
+        self._elsewhere = 0
         self._others_tokens = 0
         self._others_owed: Sequence[tuple[float, float]] = ()
         # Of that, what is in no estimate of the replica's work.
@@ -82,7 +84,7 @@ class LoadBook:
     @property
     def requests(self) -> int:
         """Requests there, as far as known: this router's, and others' as these or the replica told."""
-        return self._in_flight + max(self._others_in_flight, self.backlog.others)
+        return self._in_flight + self._elsewhere
 
     @property
     def in_flight_tokens(self) -> int:
@@ -142,7 +144,7 @@ class LoadBook:
         """Take what an engine tells that reports no seconds: others' work, estimated; ours stays owed."""
         self.heard_at = now
         self._note(work_seconds, now, running, waiting, kv_usage)
-        self.backlog.told(running, waiting, self._in_flight, now)
+        self._tell_backlog(running, waiting, now)
         self._estimated_seconds = work_seconds
         self._weigh_others()
 
@@ -153,7 +155,7 @@ class LoadBook:
         self._report = report
         self.heard_at = now
         self._note(report.work_seconds * self.factor, now, report.running, report.waiting, report.kv_usage)
-        self.backlog.told(report.running, report.waiting, self._in_flight, now)
+        self._tell_backlog(report.running, report.waiting, now)
         self._estimated_seconds = 0.0
         self._covers(covers_until)
         while self._unreported:
@@ -177,6 +179,7 @@ class LoadBook:
         `owed` are seconds of prefill that no report covered when that was told, each with when it was.
         """
         self._others_in_flight, self._others_tokens = in_flight, tokens
+        self._elsewhere = max(in_flight, self.backlog.others)
         self._others_owed = [one for one in owed if one[1] > self._covered_until]
         self._show_counts()
         self._weigh_others()
@@ -215,6 +218,10 @@ class LoadBook:
         runs[slot] = running
         waits[slot] = waiting
         usages[slot] = usage
+
+    def _tell_backlog(self, running: int, waiting: int, now: float) -> None:
+        self.backlog.told(running, waiting, self._in_flight, now)
+        self._elsewhere = max(self._others_in_flight, self.backlog.others)
 
     def _settle(self, lease: Lease) -> None:
         if lease in self._unreported:

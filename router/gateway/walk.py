@@ -51,6 +51,23 @@ class Walk:
     last attempt failed.
     """
 
+    __slots__ = (
+        "_admission",
+        "_ahead",
+        "_attempts",
+        "_fleet",
+        "_here",
+        "_last",
+        "_once_more",
+        "_place",
+        "_ranking",
+        "error",
+        "fresh",
+        "full",
+        "ran_once",
+        "untouched",
+    )
+
     def __init__(self, ranking: Ranking, attempts: int, fleet: Fleet, admission: Admission) -> None:
         self._ranking = ranking
         self._attempts = attempts
@@ -72,8 +89,8 @@ class Walk:
         """Look for the next that may be tried; False where there is none."""
         while self._ahead is None and self._attempts and self._place < self._last:
             place = self._place
+            self._place = place + 1
             choice = self._ranking[place]
-            self._place += 1
             replica = self._fleet.by_name(choice.name)
             if replica is None:
                 continue

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.integration.fleets import live_fleet
 from tests.integration.plain_fleet import PlainFleet, plain_fleet
 from tests.redis_server import redis_server
 from tests.router.gateway.relayed import answering, home_of
@@ -225,6 +226,27 @@ async def test_routers_that_share_their_load_fill_a_fleet_to_its_limit_together(
         assert await _fill(fleet, knows=True) == 15
         assert fleet.in_flight() == [5, 5, 5]
         assert Counter(await fleet.let_all_go())[200] == 15
+
+
+async def test_routers_that_share_nothing_go_by_what_replicas_report() -> None:
+    slow = {"echo": {"decode_seconds": 0.3}}
+    async with live_fleet(2, routers=3, replica=slow, limits={"replica_requests": 4}) as fleet:
+
+        def known(count: int) -> bool:
+            return all(
+                sum(one.load.requests for one in router.fleet.replicas) == count for router in fleet.routers
+            )
+
+        chats = []
+        for number in range(8):
+            messages = [{"role": "user", "content": f"{number} tells of the sea. " * 20}]
+            chats.append(asyncio.create_task(fleet.chat(messages, number % 3, max_tokens=64)))
+            await until(lambda count=number + 1: known(count))  # type: ignore[misc]
+        for router in range(3):
+            assert (await fleet.chat(BODY["messages"], router)).status == 429
+        for chat in chats:
+            chat.cancel()
+        await asyncio.gather(*chats, return_exceptions=True)
 
 
 async def test_routers_alone_overshoot_by_what_none_tells() -> None:
