@@ -79,7 +79,8 @@ async def _early_answer(both: Pair) -> None:
         nonlocal connections
         connections += 1
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno")
-        await asyncio.sleep(0.3)
+        # Longer than the router waits: sent over this connection, the next request would be found silent.
+        await asyncio.sleep(1)
 
     long = BODY.replace(b"sea", b"sea " * 2_000_000)
     answers = await _answered_by(both, hasty, long, count=2)
