@@ -21,9 +21,11 @@ _GATHERED_BYTES = 128 * 1024
 _MOST_PIECES = 64
 # Behind so many bytes of a longer answer, its usage is looked for.
 _TAIL_BYTES = 8 * 1024
-# A longer event is passed on in pieces; where events have to be whole, it may hold a prompt's token ids.
+# A longer event is passed on in pieces. Where events have to be whole, one may hold the prompt's token ids:
+# seldom more than one for each byte of the request, of up to seven digits and a comma.
 _EVENT_BYTES = 128 * 1024
-_FILTERED_EVENT_BYTES = 4 * 1024 * 1024
+_BYTES_A_TOKEN_ID = 8
+_MOST_EVENT_BYTES = 4 * 1024 * 1024
 
 
 class Filter(Protocol):
@@ -133,16 +135,22 @@ class EventAnswer:
         withhold_usage: bool,
         heard: Callable[[], None],
         through: Filter | None = None,
+        request_bytes: int = 0,
     ) -> None:
         """`choices` as in AnswerReader; `withhold_usage` keeps back usage that no client asked for.
 
-        `heard` is called with each piece that comes. Whole events pass `through`.
+        `heard` is called with each piece that comes. Whole events pass `through`;
+        `request_bytes` says how long those may be that tell of the prompt.
         """
         self._reply = reply
         self._withhold_usage = withhold_usage
         self._heard = heard
         self._through = through
-        self._cutter = self._new_cutter()
+        self._event_bytes = _EVENT_BYTES
+        if through is not None:
+            ids_bytes = request_bytes * _BYTES_A_TOKEN_ID
+            self._event_bytes = min(_EVENT_BYTES + ids_bytes, _MOST_EVENT_BYTES)
+        self._cutter = EventCutter(self._event_bytes)
         self._exchange: Exchange | None = None
         self._out: list[bytes] = []
         self.reader = AnswerReader(choices)
@@ -164,7 +172,7 @@ class EventAnswer:
         """Take the rest from another replica."""
         self._heard = heard
         self._through = through
-        self._cutter = self._new_cutter()
+        self._cutter = EventCutter(self._event_bytes)
         self.reader.failed = False
         self.broken = None
         self.over = asyncio.get_running_loop().create_future()
@@ -173,7 +181,7 @@ class EventAnswer:
     def close_with(self, events: list[bytes]) -> None:
         """End with events that are known without a replica."""
         self.broken = None
-        self._cutter = self._new_cutter()
+        self._cutter = EventCutter(self._event_bytes)
         for event in events:
             self._send(event)
         self.finished(None)
@@ -229,9 +237,6 @@ class EventAnswer:
             self.broken = error or BrokenOff("the stream ended before its end")
         if not self.over.done():
             self.over.set_result(None)
-
-    def _new_cutter(self) -> EventCutter:
-        return EventCutter(_EVENT_BYTES if self._through is None else _FILTERED_EVENT_BYTES)
 
     def _take(self, exchange: Exchange) -> None:
         self._exchange = exchange

@@ -36,7 +36,12 @@ class Delivery:
         self._accepted(attempt, exchange)
         prepared = passage.prepared
         answer = EventAnswer(
-            passage.reply, prepared.choices, prepared.usage_asked, self._hearing(attempt), through
+            passage.reply,
+            prepared.choices,
+            prepared.usage_asked,
+            self._hearing(attempt),
+            through,
+            len(prepared.raw),
         )
         with _watched(attempt, exchange):
             answer.begin(exchange, self._fields(attempt, exchange))
