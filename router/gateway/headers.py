@@ -127,7 +127,8 @@ def _encoded(name: str) -> bytes:
 
 @lru_cache(maxsize=_NAMES)
 def _goes_on(name: bytes) -> bool:
-    text = name.decode("latin-1")
+    # Some servers read _ as -: whoever writes one for the other means what must not cross.
+    text = name.decode("latin-1").replace("_", "-")
     return text not in _HOP_BY_HOP and text not in _REWRITTEN and not _INTERNAL.match(text)
 
 

@@ -154,6 +154,10 @@ async def test_headers_end_at_the_hop_they_are_for() -> None:
             "X-Kvring-Trace": "1",
             "X-Gateway-Destination-Endpoint": "10.0.0.1",
             "X-Data-Parallel-Rank": "3",
+            "X_Data_Parallel_Rank": "3",
+            "X_Forwarded_For": "192.0.2.9",
+            "Transfer_Encoding": "chunked",
+            "My_Own": "1",
             "X-Forwarded-For": "192.0.2.7",
             "X-Request-Id": "abc-123",
             "Traceparent": "00-1-2-01",
@@ -165,6 +169,10 @@ async def test_headers_end_at_the_hop_they_are_for() -> None:
             assert name not in got
         for name in ("X-Gateway-Destination-Endpoint", "X-Data-Parallel-Rank"):
             assert name not in got
+            assert name.replace("-", "_") not in got
+        assert "X_Forwarded_For" not in got
+        assert "Transfer_Encoding" not in got
+        assert got["My_Own"] == "1"
         assert got["Host"] == up.replicas[0].url.removeprefix("http://")
         assert got["X-Forwarded-Host"] == "public.example"
         assert got["X-Forwarded-For"] == "192.0.2.7, 127.0.0.1"
