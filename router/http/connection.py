@@ -119,13 +119,13 @@ class Connection(asyncio.BufferedProtocol):
         self._ahead.clear()
         # It holds methods of this connection: else both were left to the cyclic collector.
         self._parser = cast(httptools.HttpRequestParser, None)
-        if self._task is not None:
+        if self._task is not None and self._reply is not None:
+            self._reply.lost()
             self._task.cancel()
 
     def eof_received(self) -> bool:
         """Close: a client that sends no more is taken to have left."""
         if self._reply is not None and not self._reply.ended:
-            # Whatever is still to be sent is for nobody.
             self._transport.abort()
         elif not self._transport.is_closing():
             self._close()

@@ -65,6 +65,11 @@ class Reply:
         if source is not None and self._wire.paused:
             source.pause()
 
+    def lost(self) -> None:
+        """Take nothing more from the source: nobody reads it, and it is soon closed."""
+        if self.source is not None:
+            self.source.pause()
+
     def whole(self, status: int, headers: Iterable[Field], body: bytes) -> None:
         """Send all of it at once."""
         self.started = self.ended = True

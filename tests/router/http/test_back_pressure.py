@@ -50,13 +50,13 @@ async def _hardly_read(feeding: Feeding, replica: ScriptedReplica, router: Alone
 
 
 async def test_a_client_that_reads_slowly_is_served_and_one_that_stops_is_cut(tmp_path: Path) -> None:
-    async with fed("events", tmp_path, "limits.write_seconds=0.5") as (feeding, replica, router):
+    async with fed("events", tmp_path, "limits.write_seconds=1.5") as (feeding, replica, router):
         loop = asyncio.get_running_loop()
         client = await connect(router.port, 65536)
         await loop.sock_sendall(client, post(STREAM))
         await until(feeding.begun)
         await settled(lambda: feeding.in_kernel)
-        for _ in range(20):
+        for _ in range(25):
             for _ in range(8):
                 assert await loop.sock_recv(client, 65536)
             await asyncio.sleep(0.1)

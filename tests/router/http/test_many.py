@@ -31,15 +31,15 @@ async def test_idle_clients_and_streams_cost_little(tmp_path: Path) -> None:
         crowd = Crowd(router.port)
         await crowd.join(_IDLE)
         files = router.open_files
-        await until(lambda: files() > _IDLE)
+        await until(lambda: files() > _IDLE, 30)
         idle = router.resident_bytes()
         assert idle - before < _IDLE * _IDLE_BYTES
         await crowd.join(_STREAMING, streamed())
-        await until(lambda: crowd.events == _STREAMING)
+        await until(lambda: crowd.events == _STREAMING, 30)
         assert router.resident_bytes() - idle < _STREAMING * _STREAM_BYTES
         for stream in streams:
             stream.tell()
-        await until(lambda: crowd.events == 2 * _STREAMING)
+        await until(lambda: crowd.events == 2 * _STREAMING, 30)
         assert (crowd.closed(), crowd.refused()) == (0, [])
         crowd.leave()
         await until(lambda: not streams)
