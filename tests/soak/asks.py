@@ -118,7 +118,8 @@ class Asker:
     """Makes requests, no two of them with the same answer."""
 
     random: Random
-    asked: set[str] = field(default_factory=set)
+    # Whether each is answered by a stream.
+    asked: dict[str, bool] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def chat(self, messages: list[dict[str, str]], tokens: int | None = None) -> Ask:
@@ -151,7 +152,7 @@ class Asker:
 
     def _made(self, path: str, body: dict[str, Any], prompt_tokens: int, choices: int = 1) -> Ask:
         ask = Ask(f"soak-{next(self._numbers)}", path, body, prompt_tokens, choices)
-        self.asked.add(ask.id)
+        self.asked[ask.id] = body["stream"]
         return ask
 
 

@@ -38,7 +38,7 @@ SAID = {Kind.SAID_500: 500, Kind.SAID_503: 503, Kind.SAID_503_RAN: 503, Kind.SAI
 
 _WEIGHTS = {
     Kind.CLOSED: 3,
-    Kind.VANISHED: 1,
+    Kind.VANISHED: 3,
     Kind.SAID_500: 1,
     Kind.SAID_503: 2,
     Kind.SAID_503_RAN: 1,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.soak.path import Attempt, Path
 
 _SLOW = frozenset((Kind.DELAYED, Kind.STALLED, Kind.THROTTLED, Kind.SPLIT))
+_LATE_SECONDS = 1.2
 _QUEUED_BYTES = 64 * 1024
 # What is sent in single bytes, before the rest comes as it may.
 _SPLIT_BYTES = 1500
@@ -168,7 +169,9 @@ class Front(asyncio.Protocol):
             self._enqueue(data)
             return
         if kind is Kind.VANISHED:
-            self.abort()
+            # At once, as where it was closed already; or later, when that explains nothing.
+            late = _LATE_SECONDS if self._fault.variant % 2 else 0
+            asyncio.get_running_loop().call_later(late, self.abort)
         elif kind is Kind.GARBLED and not before:
             self._tell(garbled(data, self._fault.variant))
         elif kind in (Kind.RESET, Kind.ENDED) and self._answer_bytes > self._fault.bytes:
@@ -182,7 +185,8 @@ class Front(asyncio.Protocol):
             self._tell(data + b"zz\r\nno chunk\r\n")
         else:
             self._tell(data)
-        self._look()
+        if kind is not Kind.VANISHED:
+            self._look()
 
     def replica_gone(self, error: Exception | None) -> None:
         """Note that the replica's side ended."""

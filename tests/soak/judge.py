@@ -29,35 +29,41 @@ def verdict(
     by_id: defaultdict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_id[attempt.request_id].append(attempt)
-    known = clients.asker.asked | {"soak-garbage"}
+    known = {*clients.asker.asked, "soak-garbage"}
     faults = [f"{id}: a replica saw it, and nobody sent it" for id in by_id.keys() - known]
     if SMUGGLED in by_id:
         faults.append("a request was smuggled")
     for id, tries in by_id.items():
         if id in clients.asker.asked:
-            faults += (f"{fault}: {tries}" for fault in _tries(id, tries))
+            faults += (f"{fault}: {tries}" for fault in _tries(id, tries, clients.asker.asked[id]))
     for id, (status, code, began_at, ended_at) in clients.errors.items():
         troubled = any(began <= ended_at and ended >= began_at for began, ended in troubles)
         faults += _error(id, status, code, by_id.get(id, []), troubled)
     return faults
 
 
-def _tries(id: str, tries: Sequence[Attempt]) -> Iterator[str]:
+def _tries(id: str, tries: Sequence[Attempt], streamed: bool) -> Iterator[str]:
     """Say where a request was sent on that might have run, or run still."""
-    # May have begun a generation that is not known to have been none.
-    ran = 0
-    for place, (before, after) in enumerate(pairwise(tries)):
+    # May have begun a generation that is not known to have been none; and whether a stream of it began.
+    ran, begun = 0, False
+    for before, after in pairwise(tries):
         what = f"{id}: sent to {after.replica} after {before.replica}, which "
+        begun = begun or (streamed and before.status == 200 and not before.answered)
         if after.began_at < before.ended_at - _ORDER_SECONDS and not before.unseen:
             yield what + "still had it"
-        if before.status in _TURNED_AWAY:
-            ran += before.fault.kind is Kind.SAID_503_RAN
+        if before.answered and before.status not in _TURNED_AWAY and not begun:
+            yield what + f"had answered {before.status}"
+        elif before.answered and before.status == 200:
+            yield what + "had answered it all"
+        elif begun:
+            # It goes on from where the client is, which may be its very start.
+            continue
         elif after.resumed:
-            begun = any(one.status == 200 for one in tries[: place + 1])
-            if not begun or (before.answered and before.status == 200):
-                yield what + f"had not begun to stream, or was done (status {before.status})"
+            yield what + "had not begun to stream"
+        elif before.status in _TURNED_AWAY:
+            ran += before.fault.kind is Kind.SAID_503_RAN
         elif before.told_bytes and not _torn(before):
-            yield what + f"had answered (status {before.status})"
+            yield what + "had begun to answer"
         elif before.started:
             stale = before.reused and before.ended_at - before.began_at < _STALE_SECONDS
             if not (stale or before.disturbed):
