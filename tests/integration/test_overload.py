@@ -6,7 +6,7 @@ import asyncio
 
 from tests.integration.overloading import LIMITS, crowd
 
-_SECONDS = 5.0
+_SECONDS = 4.0
 
 
 async def test_goodput_holds_at_three_times_the_capacity() -> None:
