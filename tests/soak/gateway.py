@@ -35,9 +35,10 @@ class Footprint:
 
 
 class Gateway(Protocol):
-    """A router under test, `apart` where it runs in processes of its own."""
+    """A router of so many workers under test, `apart` where it runs in processes of its own."""
 
     apart: bool
+    workers: int
     port: int
 
     def footprint(self) -> Footprint:
@@ -62,7 +63,7 @@ class Processes:
         self.apart = True
         self.port = port
         self._child = child
-        self._workers = workers
+        self.workers = workers
 
     def footprint(self) -> Footprint:
         """See Gateway; of all its processes together."""
@@ -85,7 +86,7 @@ class Processes:
     def _pids(self) -> list[int]:
         pid = self._child.process.pid
         children = FilePath(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [pid, *map(int, children)] if self._workers > 1 else [pid]
+        return [pid, *map(int, children)] if self.workers > 1 else [pid]
 
 
 class Inside:
@@ -93,6 +94,7 @@ class Inside:
 
     def __init__(self, router: Router) -> None:
         self.apart = False
+        self.workers = 1
         self.router = router
         self.port = int(router.address.rsplit(":", 1)[1])
         self.lines: list[str] = []

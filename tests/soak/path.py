@@ -53,6 +53,8 @@ class Path:
         self.port = 0
         self.frozen = False
         self.fronts: set[Front] = set()
+        # How many requests were on it at once, at most.
+        self.most = 0
         self._attempts = attempts
         self._draw = draw
         self._server: asyncio.Server | None = None
@@ -91,6 +93,7 @@ class Path:
         attempt = Attempt(request_id, self.name, target, reused, now, self._draw())
         attempt.disturbed, attempt.unseen = self._troubled, self.frozen
         self._attempts.append(attempt)
+        self.most = max(self.most, 1 + sum(front.attempt is not None for front in self.fronts))
         return attempt
 
     def trouble(self, begins: bool) -> None:

@@ -30,6 +30,9 @@ _GAUGES = (
     "kvring_waiting_requests",
     "kvring_replica_in_flight_requests",
 )
+_GATHERED_SECONDS = 0.5
+# Connections of one worker to a replica over which it is asked how it is.
+_POLLING = 3
 # Of the time, until memory is what it takes to serve.
 _WARM_SHARE = 0.3
 
@@ -123,6 +126,8 @@ class Soak:
         )
         report.faults += self.clients.violations
         report.faults += verdict(self._attempts, self.clients, self._trouble.times)
+        # Lines of the log are gathered for a moment before they are written.
+        await asyncio.sleep(_GATHERED_SECONDS)
         report.faults += complaints(self.gateway)
         report.faults += books(self.gateway.log(), self.clients)
         return report
@@ -153,6 +158,9 @@ class Soak:
         """Wait until what is open is what was at first, but for connections to replicas that are kept."""
         loop = asyncio.get_running_loop()
         until = loop.time() + 10
+        for path in self._paths:
+            if len(path.fronts) > self.gateway.workers * (path.most + _POLLING):
+                report.faults.append(f"{len(path.fronts)} connections to {path.name}, of {path.most} in use")
         if not self.gateway.apart:
             # Among the test's own they cannot be told.
             return
