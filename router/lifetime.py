@@ -15,6 +15,7 @@ import uvloop
 
 from router.config import RouterConfig
 from router.gateway.core import Core
+from router.http.files import raise_file_limit
 from router.observe.log_format import formatter
 from router.observe.log_lines import write_log_aside
 from router.reload import Reloader
@@ -138,6 +139,7 @@ async def _serve(
             admit()
             await place.link.open(orders.take)
             last.push_async_callback(place.link.close)
+        raise_file_limit()
         server = build(config)
         last.push_async_callback(server.stop)
         await server.start()

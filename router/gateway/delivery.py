@@ -130,6 +130,8 @@ class Delivery:
             began_at = monotonic()
             outcome.first_byte_seconds = began_at - outcome.arrived_at
             self._witness.began(attempt.decision, began_at)
+            if outcome.streamed:
+                passage.prepared.ask.forget_text()
 
     def _fields(self, attempt: Attempt, exchange: Exchange) -> list[Field]:
         passage = attempt.passage

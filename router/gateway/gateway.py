@@ -122,6 +122,8 @@ class Gateway:
             prepared = await self._preparer.prepare(
                 request.path, request.body, session.decode("latin-1") if session else None
             )
+            # What goes on to replicas is held once.
+            request.body = b""
             outcome.model, outcome.tier = prepared.ask.model, prepared.tier
             outcome.prompt_tokens, outcome.turn = prepared.ask.prompt_tokens, prepared.turn
             serving.admission.check_model(outcome.model, monotonic())

@@ -33,6 +33,10 @@ class Passage:
     common_headers: bytes = b""
     wait_until: float = inf
 
+    def forget_body(self) -> None:
+        """Let go of the client's body."""
+        self.prepared = self.prepared._replace(raw=b"")
+
     def end_turn(self) -> None:
         """Let the next go that waits."""
         if self.turn is not None:

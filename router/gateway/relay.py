@@ -18,7 +18,7 @@ from router.gateway.passage import Passage
 from router.gateway.succession import Succession
 from router.gateway.walk import Attempt, Walk
 from router.http.exchange import Exchange
-from router.http.failures import Refused, Stopped, UpstreamError, Vanished
+from router.http.failures import Exhausted, Refused, Stopped, UpstreamError, Vanished
 from router.observe.metrics import RouterMetrics
 from router.wire.errors import RAN_HEADER, TURNED_AWAY
 
@@ -61,10 +61,9 @@ class Relay:
             passage.outcome.expected_tokens = choice.expected_tokens
             with self._dispatch.attempt(passage, decision, choice, replica) as attempt:
                 journal = self._journal(passage, replica)
-                body, size = body_of(passage.prepared, journal)
                 try:
                     exchange = await self._dispatch.send(
-                        attempt, passage.request.target, body, size, walk.fresh
+                        attempt, passage.request.target, *body_of(passage.prepared, journal), walk.fresh
                     )
                 except UpstreamError as error:
                     await self._failed(attempt, error, walk)
@@ -130,7 +129,7 @@ class Relay:
                     return
             else:
                 health.answer_failed(monotonic())
-        elif not isinstance(error, Stopped):
+        elif not isinstance(error, Stopped | Exhausted):
             health.answer_failed(monotonic())
         raise walk.end(attempt.passage.outcome) from error
 
@@ -138,6 +137,9 @@ class Relay:
         self, attempt: Attempt, exchange: Exchange, journal: Journal | None
     ) -> EventAnswer | None:
         """Pass an answer on; return it where it is a stream, which may have broken off."""
+        if journal is None:
+            # Sent, answered, and never to be sent again: a long stream need not hold it.
+            attempt.passage.forget_body()
         readable = b"content-encoding" not in exchange.headers.bytes
         if not (readable and exchange.status == 200 and exchange.content_type == b"text/event-stream"):
             await self._delivery.body(attempt, exchange)

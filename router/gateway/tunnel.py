@@ -17,6 +17,8 @@ from router.wire.errors import ApiError, Source
 
 _ORIGIN = Origin("control", 0, False, b"control")
 _READ_BYTES = 64 * 1024
+# Each takes two files.
+_MOST_AT_ONCE = 64
 # Readings of a large fleet take tens of milliseconds.
 _LONGEST_SECONDS = 60.0
 
@@ -28,9 +30,21 @@ class Tunnel:
         """`server` makes what serves one connection of the control plane."""
         self._server = server
         self._room = memoryview(bytearray(_READ_BYTES))
+        self._carried = 0
 
     async def carry(self, request: Request, request_id: str, reply: Reply) -> None:
-        """Answer the request as the control plane does; ApiError where it does not."""
+        """Answer the request as the control plane does; ApiError where it does not, or has enough to do."""
+        if self._carried >= _MOST_AT_ONCE:
+            raise ApiError(
+                503, "too many requests that are no inference", source=Source.ROUTER, retry_after_seconds=1
+            )
+        self._carried += 1
+        try:
+            await self._carry(request, request_id, reply)
+        finally:
+            self._carried -= 1
+
+    async def _carry(self, request: Request, request_id: str, reply: Reply) -> None:
         # A body that nobody reads: aiohttp would answer HEAD without one, and so does the reply.
         method = "GET" if request.method == "HEAD" else request.method
         head = b"%b %b HTTP/1.1\r\nhost: control\r\ncontent-length: %d\r\nconnection: close\r\n%b\r\n" % (

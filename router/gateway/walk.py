@@ -9,7 +9,7 @@ from router.fleet.load import Lease
 from router.fleet.replica import Replica
 from router.gateway.admission import LOOKED_AT, Admission
 from router.gateway.passage import Passage
-from router.http.failures import Refused, Silent, Stopped, UpstreamError
+from router.http.failures import Exhausted, Refused, Silent, Stopped, UpstreamError
 from router.observe.outcome import Outcome
 from router.observe.witness import Decision
 from router.placement.ask import Choice, Ranking
@@ -121,6 +121,13 @@ class Walk:
             case Stopped():
                 return ApiError(
                     503, "the router went down before an answer", source=Source.ROUTER, tried=True
+                )
+            case Exhausted():
+                return ApiError(
+                    503,
+                    "the router cannot open more connections now",
+                    source=Source.ROUTER,
+                    retry_after_seconds=1,
                 )
             case Silent():
                 return ApiError(504, "the replica did not answer in time", source=Source.REPLICA, tried=True)

@@ -11,6 +11,8 @@ from xxhash import xxh3_128_digest
 from router.chain.chain import Chain
 from router.placement.marks import NO_MARKS, Marks
 
+_LONG_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -30,6 +32,11 @@ class Ask:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "marks", Marks(self.chain) if self.chain is not None else NO_MARKS)
+
+    def forget_text(self) -> None:
+        """Let go of what was named, where that is long: once an answer begins, its names are enough."""
+        if self.chain is not None and len(self.chain.data) > _LONG_BYTES:
+            object.__setattr__(self, "chain", self.chain._replace(data=b""))
 
     def key_at(self, depth: int) -> bytes:
         """Return the key of the prompt's first `depth` blocks; of all its data where it fills no block."""
