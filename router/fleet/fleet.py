@@ -156,10 +156,10 @@ class Fleet:
         told = [replica.context_tokens for replica in self._routable(model)]
         return min((tokens for tokens in told if tokens is not None), default=None)
 
-    def view(self, model: str, now: float) -> FleetView:
-        """Return the replicas that may serve `model`; those that warm only as far as their share goes."""
+    def view(self, model: str, now: float, everybody: bool = False) -> FleetView:
+        """Return who may serve `model`; those that warm only as far as their share goes, or `everybody`."""
         board = self._board
-        roster = self._rosters.of(model, board.columns, now)
+        roster = self._rosters.of(model, board.columns, now, everybody)
         return FleetView(roster, tuple(map(roster.pick, board.columns)), board.digests, now)
 
     def _routable(self, model: str | None = None) -> list[Replica]:

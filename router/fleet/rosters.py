@@ -36,10 +36,12 @@ class Rosters:
             {r.slot: r.warm_at or 0.0 for r in self._members() if r.usable and r.warms_until(now)}
         )
 
-    def of(self, model: str, columns: Columns, now: float) -> Roster:
-        """Return who may serve `model`; those that warm only as far as their share goes."""
+    def of(self, model: str, columns: Columns, now: float, everybody: bool = False) -> Roster:
+        """Return who may serve `model`; those that warm only as far as their share goes, or `everybody`."""
         roster = self._serving.get(model) or self._who_serves(model)
-        return self._slow_start.admitted(roster, columns, now) if self._slow_start else roster
+        return (
+            self._slow_start.admitted(roster, columns, now) if self._slow_start and not everybody else roster
+        )
 
     def _who_serves(self, model: str) -> Roster:
         serving = self._routable(model)

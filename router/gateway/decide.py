@@ -37,9 +37,9 @@ class Decider:
         self._metrics.decision.observe(perf_counter() - before)
         return view, ranking
 
-    def rank(self, ask: Ask, now: float) -> tuple[FleetView, Ranking]:
-        """Rank for its own sake; ApiError as above."""
-        view = self._view(ask.model, now)
+    def rank(self, ask: Ask, now: float, everybody: bool = False) -> tuple[FleetView, Ranking]:
+        """Rank for its own sake, or `everybody`, as Fleet.view does; ApiError as above."""
+        view = self._view(ask.model, now, everybody)
         return view, self._rank(ask, view, now)
 
     def _rank(self, ask: Ask, view: FleetView, now: float) -> Ranking:
@@ -51,8 +51,8 @@ class Decider:
                     raise ValueError(f"the policy ranked {choice.name[:200]!r}, which it was not given")
         return ranking
 
-    def _view(self, model: str, now: float) -> FleetView:
-        view = self._fleet.view(model, now)
+    def _view(self, model: str, now: float, everybody: bool = False) -> FleetView:
+        view = self._fleet.view(model, now, everybody)
         if len(view):
             return view
         known = self._fleet.known_models()

@@ -65,23 +65,26 @@ class Succession:
         self, attempt: Attempt, answer: EventAnswer, journal: Journal, dead: set[str]
     ) -> str | None:
         """Let the first that can go on; return its name once it ended, however it did, or None for nobody."""
-        passage = attempt.passage
-        prepared = passage.prepared
-        with suppress(ApiError):
-            _, ranking = self._decider.rank(prepared.ask, monotonic())
-            tries = 0
-            for choice in ranking:
-                replica = self._fleet.by_name(choice.name)
-                if replica is None or choice.name in dead or tries >= self._limits.attempts:
-                    continue
-                resumed = journal.resume(
-                    replica.engine, prepared.raw, prepared.inserted, replica.context_tokens
-                )
-                if resumed is None:
-                    continue
-                tries += 1
-                if await self._by(attempt, answer, journal, choice, replica, resumed):
-                    return choice.name
+        prepared = attempt.passage.prepared
+        tried = set(dead)
+        # Those that warm have their share of new requests. One that began before is to end, all the same.
+        for everybody in (False, True):
+            with suppress(ApiError):
+                _, ranking = self._decider.rank(prepared.ask, monotonic(), everybody)
+                for choice in ranking:
+                    replica = self._fleet.by_name(choice.name)
+                    if replica is None or choice.name in tried:
+                        continue
+                    resumed = journal.resume(
+                        replica.engine, prepared.raw, prepared.inserted, replica.context_tokens
+                    )
+                    if resumed is None:
+                        continue
+                    if len(tried) - len(dead) >= self._limits.attempts:
+                        return None
+                    tried.add(choice.name)
+                    if await self._by(attempt, answer, journal, choice, replica, resumed):
+                        return choice.name
         return None
 
     async def _by(

@@ -93,7 +93,8 @@ class DyingFleet:
             self.born(f"r{index}")
         members = [{"name": name, "url": f"http://127.0.0.1:{port}"} for name, port in self._ports.items()]
         fleet = {"replicas": members, "state_poll_seconds": 0.2, "warming_seconds": 0, **_PATIENT}
-        flags = {"listen": {"port": 0}, "fleet": fleet, "observe": {"access_log": False}}
+        router = {**router, "fleet": {**fleet, **router.get("fleet", {})}}
+        flags = {"listen": {"port": 0}, "observe": {"access_log": False}}
         self.router = Router(RouterConfig.load(flags={**flags, **router}))
         await self.router.start()
         await self.ready(count)
@@ -102,6 +103,10 @@ class DyingFleet:
         """Wait until so many replicas take requests."""
         fleet = self.router.fleet
         await until(lambda: sum(one.usable for one in fleet.replicas) >= count, limit_seconds=120)
+
+    def usable(self, name: str) -> bool:
+        """Say whether the router sends requests to one."""
+        return any(one.usable for one in self.router.fleet.replicas if one.name == name)
 
     @property
     def alive(self) -> set[str]:

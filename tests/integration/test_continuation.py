@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from tests.integration.dying import DyingFleet, Seen, dying_fleet
+from tests.router.scripted import until
 
 ECHO: dict[str, Any] = {
     "runner": "echo",
@@ -64,6 +66,26 @@ async def test_who_goes_on_may_die_too(fleet: DyingFleet) -> None:
     assert not deaths
     assert seen.whole() == undisturbed
     assert all(not one.load.in_flight for one in fleet.router.fleet.replicas)
+
+
+async def test_who_warms_and_has_its_share_of_new_requests_goes_on_all_the_same(tmp_path: Path) -> None:
+    async with dying_fleet(tmp_path, ECHO, 2, {"fleet": {"warming_seconds": 600}}) as fleet:
+        undisturbed = await fleet.stream(LONG)
+        warm = fleet.router.fleet.by_name("r0")
+        assert warm is not None
+        warm.warm_at = 0.0
+        fleet.kill("r1")
+        await until(lambda: not fleet.usable("r1"))
+        fleet.born("r1")
+        await fleet.ready(2)
+        warming = fleet.router.fleet.by_name("r1")
+        assert warming is not None
+        assert warming.warms_until(monotonic()) > 0
+        lease = warming.load.open(0.0, monotonic(), 1)
+        seen = await fleet.killed_at(4, LONG)
+        warming.load.close(lease)
+        assert seen.replica == "r0"
+        assert seen.whole() == undisturbed.whole()
 
 
 async def test_where_nobody_is_left_the_client_is_told(fleet: DyingFleet) -> None:
