@@ -46,11 +46,13 @@ class Attempt:
 class Path:
     """Listens in front of a replica. `close` ends it."""
 
-    def __init__(self, name: str, port: int, draw: Callable[[], Fault], attempts: list[Attempt]) -> None:
-        """`port` is the replica's; what comes by is added to `attempts`."""
+    def __init__(
+        self, name: str, port: int, replica_port: int, draw: Callable[[], Fault], attempts: list[Attempt]
+    ) -> None:
+        """What comes by is added to `attempts`."""
         self.name = name
-        self.replica_port = port
-        self.port = 0
+        self.port = port
+        self.replica_port = replica_port
         self.frozen = False
         self.fronts: set[Front] = set()
         # How many requests were on it at once, at most.
@@ -66,10 +68,9 @@ class Path:
         return self._server is not None
 
     async def listen(self) -> None:
-        """Accept, at the same port as before."""
+        """Accept."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Front(self), "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
         """Accept no more."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
 
-from loadgen.children import free_ports
+from tests.soak.ports import steady_ports
 
 _ROOT = Path(__file__).resolve().parents[2]
 _OPTIONS: dict[str, Any] = {
@@ -36,7 +36,7 @@ class Replicas:
 
     def __init__(self, count: int, log: Path) -> None:
         names = (f"r{number}" for number in range(count))
-        self.ports = dict(zip(names, free_ports(count), strict=True))
+        self.ports = dict(zip(names, steady_ports(count), strict=True))
         self._pids: dict[str, int] = {}
         self._stopped: set[str] = set()
         with log.open("ab") as file:

@@ -15,6 +15,7 @@ from tests.soak.faults import NO_FAULT, Fault, Kind, draw
 from tests.soak.gateway import Footprint, Gateway, complaints
 from tests.soak.judge import books, verdict
 from tests.soak.path import Attempt, Path
+from tests.soak.ports import steady_ports
 from tests.soak.replicas import Replicas
 from tests.soak.trouble import Trouble
 
@@ -182,7 +183,8 @@ async def soaking(opening: Opening, seed: int, workers: int, logs: FilePath) -> 
         return draw(fates, soaks[0].faulty_share) if soaks else NO_FAULT
 
     replicas = Replicas(_REPLICAS, logs / "replicas.log")
-    paths = [Path(name, port, fate, attempts) for name, port in replicas.ports.items()]
+    ports = zip(steady_ports(_REPLICAS), replicas.ports.items(), strict=True)
+    paths = [Path(name, port, replica_port, fate, attempts) for port, (name, replica_port) in ports]
     try:
         for path in paths:
             await path.listen()
