@@ -23,6 +23,7 @@ Opening = Callable[[Sequence[Path], int, FilePath], AbstractAsyncContextManager[
 
 _REPLICAS = 4
 _FAULTY_SHARE = 0.15
+_LET_GO_SECONDS = 10.0
 # Within this, all that was out is back and all that was held is let go: pauses of replicas grow to 30 s.
 _SETTLE_SECONDS = 60.0
 _SAMPLE_SECONDS = 1.0
@@ -156,20 +157,25 @@ class Soak:
         report.faults.append(f"not settled within {_SETTLE_SECONDS:.0f} s: {held}")
 
     async def _let_go(self, report: Report, first: Footprint, fronts: int) -> None:
-        """Wait until what is open is what was at first, but for connections to replicas that are kept."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + 10
+        """Wait until there is what was at first, but for connections to replicas that are kept."""
         for path in self._paths:
             if len(path.fronts) > self.gateway.workers * (path.most + _POLLING):
                 report.faults.append(f"{len(path.fronts)} connections to {path.name}, of {path.most} in use")
-        if not self.gateway.apart:
-            # Among the test's own they cannot be told.
-            return
-        while (more := self.gateway.footprint().files - first.files - self._fronts + fronts) > 0:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LET_GO_SECONDS
+        while (more := self._more(first, fronts))[0] > 0:
             if loop.time() > until:
-                report.faults.append(f"{more} files are open that were not at first")
+                report.faults.append("{} {} are there that were not at first".format(*more))
                 return
             await asyncio.sleep(0.1)
+
+    def _more(self, first: Footprint, fronts: int) -> tuple[int, str]:
+        """Return how many there are more of what can be told: files of a process, or tasks of this loop."""
+        now = self.gateway.footprint()
+        if self.gateway.apart:
+            return now.files - first.files - self._fronts + fronts, "files"
+        # The one that samples is over by now, as are all clients.
+        return now.tasks - first.tasks, "tasks"
 
 
 @asynccontextmanager
