@@ -11,6 +11,10 @@ class Refused(UpstreamError):
     """No connection: the replica never saw the request."""
 
 
+class NotListening(Refused):
+    """Refused by the host: nobody listens there, so that nothing runs there either."""
+
+
 class Vanished(UpstreamError):
     """The connection ended, by reset or end of file, before any byte of an answer.
 

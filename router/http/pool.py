@@ -10,7 +10,7 @@ from time import monotonic
 
 from router.config import LimitOptions
 from router.http.exchange import Exchange, ReplicaConnection
-from router.http.failures import Exhausted, Garbled, Refused, Stopped
+from router.http.failures import Exhausted, Garbled, NotListening, Refused, Stopped
 from router.http.files import is_local
 from router.http.origin import Origin
 from router.http.sweep import Sweep
@@ -83,12 +83,15 @@ class Pool:
         return exchange
 
     async def is_gone(self, origin: Origin) -> bool:
-        """Say whether nobody listens there any more: then whatever ran there has ended."""
+        """Say whether nobody listens there any more: then whatever ran there has ended.
+
+        Of a host that cannot be reached, or found, nobody knows: it may run there still.
+        """
         try:
             connection = await self._connect(origin)
-        except Refused:
+        except NotListening:
             return True
-        except Exhausted:
+        except (Refused, Exhausted):
             return False
         self.free(connection)
         return False
@@ -150,7 +153,8 @@ class Pool:
         except (OSError, TimeoutError) as error:
             if isinstance(error, OSError) and is_local(error):
                 raise Exhausted(str(error)) from error
-            raise Refused(str(error) or "no connection in time") from error
+            kind = NotListening if isinstance(error, ConnectionRefusedError) else Refused
+            raise kind(str(error) or "no connection in time") from error
         if not connection.usable:
             raise Refused("closed as soon as it was open")
         connection.idle_since = monotonic()

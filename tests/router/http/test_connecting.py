@@ -75,6 +75,16 @@ async def test_a_replica_that_takes_no_connection_is_given_up_in_time() -> None:
             assert _open_files() == files
 
 
+async def test_only_a_host_that_says_so_has_nobody_who_listens() -> None:
+    async with _pool(connect_seconds=0.1) as pool:
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            assert await pool.is_gone(Origin("127.0.0.1", bound.getsockname()[1], False, b"x"))
+        with _never_accepting() as full:
+            assert not await pool.is_gone(full)
+        assert not await pool.is_gone(Origin("nobody.invalid", 80, False, b"x"))
+
+
 async def test_a_lack_of_files_is_held_against_no_replica() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with _pool() as pool:
