@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from router.gateway.answer import BodyAnswer
 from router.gateway.headers import towards_client, towards_replica
-from router.http.exchange import ReplicaConnection
 from router.http.failures import UpstreamError
 from router.http.origin import Origin
+from router.http.replica_connection import ReplicaConnection
 from router.http.reply import Reply
 from router.http.request import Request
 from router.wire.errors import ApiError, Source

@@ -1,30 +1,16 @@
-"""One request to a replica and its answer, over one pooled connection."""
+"""One request to a replica, and its answer as it comes."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
 from time import monotonic
-from typing import Protocol, cast
-
-import httptools
+from typing import Protocol
 
 from router.config import LimitOptions
-from router.http.failures import BrokenOff, Garbled, Silent, UpstreamError, Vanished
-from router.http.framing import answer_fault
+from router.http.failures import Garbled, Silent, UpstreamError
 from router.http.headers import Headers
-from router.http.origin import Origin
 
-log = logging.getLogger("kvring.http")
-
-# Answers' headers larger than this are no answer.
-_HEAD_BYTES = 256 * 1024
-# A kept connection that ends so soon after a request was written had been closed before it arrived.
-_STALE_SECONDS = 0.5
-# Smaller requests are copied into one piece: cheaper than sending several.
-_JOINED_BYTES = 32 * 1024
-# Read by a client that stopped reading before its replica was paused.
+# What is kept of an answer that nobody takes yet, before its replica is paused.
 _MOST_EARLY_BYTES = 64 * 1024
 
 
@@ -41,8 +27,17 @@ class Sink(Protocol):
         """Note the end of the answer, or why it ended before that. Called once."""
 
 
-class _Unfit(Exception):
-    """An answer that can be parsed, and yet not taken."""
+class Carrier(Protocol):
+    """What an answer comes over: a connection, as long as it is that answer's."""
+
+    def pause(self) -> None:
+        """Read nothing."""
+
+    def resume(self) -> None:
+        """Read on."""
+
+    def give_up(self) -> None:
+        """Close now, whatever is under way."""
 
 
 class Exchange:
@@ -57,6 +52,8 @@ class Exchange:
         "_early",
         "_early_bytes",
         "_error",
+        "_full",
+        "_held",
         "_over",
         "_sink",
         "content_type",
@@ -69,13 +66,16 @@ class Exchange:
         "status",
     )
 
-    def __init__(self, connection: ReplicaConnection, reused: bool) -> None:
-        self._connection: ReplicaConnection | None = connection
+    def __init__(self, connection: Carrier, reused: bool) -> None:
+        self._connection: Carrier | None = connection
         self._sink: Sink | None = None
         self._early: list[bytes] = []
         self._early_bytes = 0
         self._error: UpstreamError | None = None
         self._over = False
+        # Why it may be paused: what came has nowhere to go yet, or whoever it goes to asked for it.
+        self._full = False
+        self._held = False
         self.head: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
         self.headers = Headers()
@@ -97,25 +97,26 @@ class Exchange:
         early, self._early = self._early, []
         for piece in early:
             sink.received(piece)
+            if self._sink is not sink:
+                # Broken off by what was in that piece: the sink has been told.
+                return
         if early:
             sink.flush()
         if self._over:
-            sink.finished(self._error)
-        elif self.paused:
-            self.resume()
+            self.over(self._error)
+        elif self._full:
+            self._full = False
+            self._settle()
 
     def pause(self) -> None:
         """Let the replica wait."""
-        if not self.paused and self._connection is not None:
-            self.paused = True
-            self._connection.pause()
+        self._held = True
+        self._settle()
 
     def resume(self) -> None:
         """Let it go on."""
-        if self.paused and self._connection is not None:
-            self.paused = False
-            self.heard_at = monotonic()
-            self._connection.resume()
+        self._held = False
+        self._settle()
 
     def close(self) -> None:
         """Take nothing more."""
@@ -148,7 +149,8 @@ class Exchange:
             return
         self._early.append(data)
         if self._early_bytes > _MOST_EARLY_BYTES:
-            self.pause()
+            self._full = True
+            self._settle()
 
     def flush(self) -> None:
         """Note the end of what was read."""
@@ -157,243 +159,25 @@ class Exchange:
 
     def over(self, error: UpstreamError | None) -> None:
         """Note the end. The connection is somebody else's from now on."""
-        if self._over:
+        if self._over and self._sink is None:
             return
         self._over = True
         self._connection = None
         self._error = error
         if not self.head.done():
             self.head.set_exception(error or Garbled("an answer without a head"))
-        if self._sink is not None:
-            self._sink.finished(error)
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.finished(error)
 
-
-class Keeper(Protocol):
-    """Who keeps connections while nobody uses them."""
-
-    def free(self, connection: ReplicaConnection) -> None:
-        """Take one that can take the next request."""
-
-    def gone(self, connection: ReplicaConnection) -> None:
-        """Forget one that can take none any more."""
-
-
-class ReplicaConnection(asyncio.BufferedProtocol):
-    """One connection to a replica: one exchange after another."""
-
-    __slots__ = (
-        "_exchange",
-        "_frame_bytes",
-        "_headers",
-        "_interim",
-        "_keep",
-        "_keeper",
-        "_parser",
-        "_room",
-        "_transport",
-        "_until_end",
-        "_used",
-        "_whole",
-        "idle_since",
-        "origin",
-    )
-
-    def __init__(self, origin: Origin, room: memoryview, keeper: Keeper) -> None:
-        """`room` is where bytes are read to, shared by all."""
-        self.origin = origin
-        self.idle_since = 0.0
-        self._room = room
-        self._keeper = keeper
-        self._parser = httptools.HttpResponseParser(self)
-        self._transport = cast(asyncio.Transport, None)
-        self._exchange: Exchange | None = None
-        self._headers = Headers()
-        # Read since the last of a body: the head, and sizes, extensions and trailers of chunks.
-        self._frame_bytes = 0
-        self._until_end = False
-        self._whole = False
-        self._interim = False
-        self._used = False
-        self._keep = False
-
-    @property
-    def exchange(self) -> Exchange | None:
-        """What is under way."""
-        return self._exchange
-
-    @property
-    def usable(self) -> bool:
-        """Whether another request may be sent over it."""
-        return not self._transport.is_closing()
-
-    def send(self, parts: Sequence[bytes | memoryview], size: int) -> Exchange:
-        """Send a request, whose parts have `size` bytes in all, and return what becomes of it."""
-        self._exchange = exchange = Exchange(self, self._used)
-        self._used = True
-        self._whole = self._until_end = False
-        self._frame_bytes = 0
-        if size <= _JOINED_BYTES:
-            self._transport.write(b"".join(parts))
+    def _settle(self) -> None:
+        """Pause or go on, as there are reasons to pause or none."""
+        paused = self._held or self._full
+        if paused == self.paused or self._connection is None:
+            return
+        self.paused = paused
+        if paused:
+            self._connection.pause()
         else:
-            self._transport.writelines(parts)
-        return exchange
-
-    def pause(self) -> None:
-        """Read nothing."""
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        """Read on."""
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def give_up(self) -> None:
-        """Close now, whatever is under way."""
-        self._exchange = None
-        self._keeper.gone(self)
-        self._transport.abort()
-
-    # What the event loop calls.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read."""
-        self._transport = cast(asyncio.Transport, transport)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """End what is under way."""
-        exchange, self._exchange = self._exchange, None
-        self._keeper.gone(self)
-        # It holds methods of this connection: else both were left to the cyclic collector.
-        self._parser = cast(httptools.HttpResponseParser, None)
-        if exchange is None:
-            return
-        if exchange.status and self._until_end and error is None:
-            # Neither length nor chunks: this is how such a body ends.
-            exchange.over(None)
-        elif exchange.status:
-            exchange.over(BrokenOff("the replica broke off its answer"))
-        elif self._frame_bytes:
-            exchange.over(Garbled("the answer broke off in its headers"))
-        else:
-            stale = exchange.reused and monotonic() - exchange.sent_at < _STALE_SECONDS
-            exchange.over(Vanished(str(error or "closed before any answer"), stale))
-
-    def eof_received(self) -> bool:
-        """Close."""
-        return False
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where to read to; it is taken in before anybody else reads."""
-        return self._room
-
-    def buffer_updated(self, count: int) -> None:
-        """Take in what was read."""
-        exchange = self._exchange
-        if exchange is None:
-            # Nobody asked: such an answer must not be taken for the next one's.
-            self._transport.abort()
-            return
-        self._frame_bytes += count
-        exchange.heard_at = monotonic()
-        try:
-            self._parser.feed_data(self._room[:count])
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not self._whole:
-                self._fail(_told(error))
-                return
-            # What came behind a whole answer says nothing about it; but nobody can know what follows.
-            self._keep = False
-        if self._whole:
-            self._end(exchange)
-        elif self._exchange is exchange:
-            if self._frame_bytes > _HEAD_BYTES:
-                self._fail("its headers are too large")
-            elif exchange.status:
-                exchange.flush()
-
-    # What the parser calls.
-
-    def on_message_begin(self) -> None:
-        """An answer begins: the one that is waited for, or one too many."""
-        if self._whole:
-            raise _Unfit("an answer nobody asked for")
-        self._headers = Headers()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer, which nobody needs."""
-        if self._exchange is not None and not self._exchange.status:
-            self._headers.add(name, value)
-
-    def on_headers_complete(self) -> None:
-        """The head is whole."""
-        status = self._parser.get_status_code()
-        self._interim = 100 <= status < 200
-        exchange = self._exchange
-        if self._interim or exchange is None:
-            return
-        fault = answer_fault(status, self._parser.get_http_version(), self._headers)
-        if fault is not None or self._frame_bytes > _HEAD_BYTES:
-            raise _Unfit(fault or "its headers are too large")
-        fields = self._headers.bytes
-        exchange.status = status
-        exchange.headers = self._headers
-        exchange.content_type = fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        self._until_end = not (
-            b"content-length" in fields or b"transfer-encoding" in fields or status in (204, 304)
-        )
-        if not exchange.head.done():
-            exchange.head.set_result(None)
-
-    def on_body(self, piece: bytes) -> None:
-        """Pass a piece on."""
-        self._frame_bytes = 0
-        if self._exchange is not None:
-            self._exchange.received(piece)
-
-    def on_message_complete(self) -> None:
-        """The answer is whole, unless others follow it by design."""
-        if not self._interim:
-            self._whole = True
-            self._keep = self._parser.should_keep_alive()
-
-    def _end(self, exchange: Exchange) -> None:
-        if self._exchange is not exchange:
-            # Whoever took the body wanted no more of it.
-            return
-        self._exchange = None
-        transport = self._transport
-        if (
-            self._keep
-            and not (self._until_end or exchange.paused or transport.is_closing())
-            # An answer to half a request: the replica may take the rest for the next.
-            and not transport.get_write_buffer_size()
-        ):
-            self.idle_since = exchange.heard_at
-            self._keeper.free(self)
-        else:
-            self._keeper.gone(self)
-            transport.abort()
-        exchange.flush()
-        exchange.over(None)
-
-    def _fail(self, told: str) -> None:
-        exchange = self._exchange
-        if exchange is None:
-            return
-        self._exchange = None
-        self._keeper.gone(self)
-        self._transport.abort()
-        text = f"the answer cannot be read: {told}"
-        exchange.over(BrokenOff(text) if exchange.status else Garbled(text))
-
-
-def _told(error: Exception) -> str:
-    """Return what is wrong with an answer, without what it says."""
-    if isinstance(error, httptools.HttpParserUpgrade):
-        return "it goes on in another protocol"
-    if isinstance(error, httptools.HttpParserCallbackError):
-        if not isinstance(error.__context__, _Unfit):
-            log.error("a fault while passing an answer on", exc_info=error)
-        return str(error.__context__)[:200]
-    return str(error).split("\n", 1)[0][:200]
+            self.heard_at = monotonic()
+            self._connection.resume()

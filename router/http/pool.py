@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
 from router.config import LimitOptions
-from router.http.exchange import Exchange, ReplicaConnection
+from router.http.exchange import Exchange
 from router.http.failures import Exhausted, Garbled, NotListening, Refused, Stopped
 from router.http.files import is_local
 from router.http.origin import Origin
+from router.http.replica_connection import ReplicaConnection
 from router.http.sweep import Sweep
 
 # What a client that does not read can hold back at most, beside what the system's buffers hold.

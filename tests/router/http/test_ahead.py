@@ -14,9 +14,9 @@ import uvloop
 
 from router.config import LimitOptions
 from router.http.connection import Connection
-from router.http.exchange import ReplicaConnection
 from router.http.origin import Origin
 from router.http.pool import Pool
+from router.http.replica_connection import ReplicaConnection
 from router.http.reply import Reply
 from router.http.request import Request
 from router.http.server import HttpServer
