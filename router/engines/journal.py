@@ -68,7 +68,10 @@ class Journal:
         return self._ids.count(b",")
 
     def closing(self) -> list[bytes] | None:
-        """Return the events that are missing where that is known without a replica, else None."""
+        """Return the events that are missing where that is known without a replica, else None.
+
+        They are to go through `take`, as if they had come from who answered last.
+        """
         return [DONE] if self._used else None
 
     def resume(

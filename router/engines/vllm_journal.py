@@ -127,7 +127,9 @@ class VllmJournal(Journal):
     def closing(self) -> list[bytes] | None:
         """See Journal."""
         if self._ended and not self._used and self._prompt and not self._lost:
-            usage = self._usage({"completion_tokens": self.tokens - (self._taken_up or 0)})
+            # As told by who went on, where somebody did: `take` counts what was taken up.
+            told = {"completion_tokens": self.tokens - (self._taken_up or 0)}
+            usage = self._usage(told) if self._taken_up is None else told
             chunk = {**self._head(), "choices": [], "usage": usage}
             return [encode_event(orjson.dumps(chunk)), DONE]
         return super().closing()

@@ -50,7 +50,7 @@ def cut(engine: ScriptedVllm, path: str, raw: bytes, events: list[bytes], at: in
     journal = VllmJournal(path)
     seen = [journal.take(event) for event in events[:at]]
     if (closing := journal.closing()) is not None:
-        return seen + closing
+        return seen + [journal.take(event) for event in closing]
     again = journal.resume("vllm", raw, USAGE, engine.context_tokens)
     assert again is not None
     return seen + [journal.take(event) for event in engine.answer(again[0], b"".join(again[1]))]
@@ -91,6 +91,24 @@ def test_a_second_death_and_a_third() -> None:
             again = journal.resume("vllm", raw, USAGE, 150)
             assert again is not None
             events = engine.answer(again[0], b"".join(again[1]))
+    assert read(seen) == whole
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+def test_who_went_on_dies_behind_the_end_of_the_text(path: str) -> None:
+    engine = ScriptedVllm(context_tokens=150)
+    raw = asking({"messages": MESSAGES} if path == CHAT else {"prompt": "once", "max_tokens": 20})
+    events = first_events(engine, path, raw)
+    whole = read([VllmJournal(path).take(event) for event in events])
+    journal = VllmJournal(path)
+    seen = [journal.take(event) for event in events[:6]]
+    again = journal.resume("vllm", raw, USAGE, 150)
+    assert again is not None
+    # All but its usage and [DONE].
+    seen += [journal.take(event) for event in engine.answer(again[0], b"".join(again[1]))[:-2]]
+    closing = journal.closing()
+    assert closing is not None
+    seen += [journal.take(event) for event in closing]
     assert read(seen) == whole
 
 
