@@ -60,13 +60,18 @@ class Keyring:
     def refresh(self) -> bool:
         """Take up the file where it has changed; say whether it was. Meant for a thread beside the loop.
 
-        Errors as of `load`, once for each change: the keys from before then go on.
+        Errors as of `load`, and the keys from before go on: ValueError once for each change, OSError each time.
         """
         if self._path is None or (signature := _signature(self._path)) == self._signature:
             return False
+        try:
+            # Bound at once and whole: whoever looks a key up meanwhile sees the old or the new.
+            self._names = _read(self._path)
+        except ValueError:
+            # Seen, and unfit. What could not be read is looked at again: it may revoke keys.
+            self._signature = signature
+            raise
         self._signature = signature
-        # Bound at once and whole: whoever looks a key up meanwhile sees the old or the new.
-        self._names = _read(self._path)
         return True
 
 

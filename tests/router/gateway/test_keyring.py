@@ -117,3 +117,20 @@ def test_a_changed_file_is_taken_up_and_a_bad_one_once_refused(tmp_path: Path) -
     with pytest.raises(OSError, match="keys"):
         keyring.refresh()
     assert keyring.name_of(b"Bearer kvr_b", None) == "lab"
+
+
+def test_a_file_that_could_not_be_read_once_is_read_later(tmp_path: Path) -> None:
+    path = _file(tmp_path, key_line("kvr_a", "shop"))
+    keyring = Keyring.load(path)
+    new = tmp_path / "new"
+    new.write_text(key_line("kvr_b", "lab"), encoding="utf-8")
+    path.unlink()
+    # There, and of another signature, but for now nothing that can be read.
+    path.mkdir()
+    for _ in range(2):
+        with pytest.raises(IsADirectoryError):
+            keyring.refresh()
+    path.rmdir()
+    new.rename(path)
+    assert keyring.refresh() is True
+    assert keyring.name_of(b"Bearer kvr_a", None) is None
