@@ -41,7 +41,7 @@ class Backlog:
     @property
     def queued(self) -> int:
         """How many wait for others to end. None, as far as known, where none was told to wait."""
-        return max(0, self._there + self.sent - self._abreast) if self._waiting else 0
+        return max(0, self._there + self.sent - self.ended - self._abreast) if self._waiting else 0
 
     def told(self, running: int, waiting: int, in_flight: int, now: float) -> None:
         """Take what it tells of its requests, of which `in_flight` at most are this router's."""

@@ -167,6 +167,7 @@ class LoadBook:
     def forget_report(self) -> None:
         """Forget what was reported: the replica started anew, or says nothing any more."""
         self._report = None
+        self.heard_at = float("-inf")
         self.backlog = Backlog()
         self._covered_until = float("-inf")
         self._estimated_seconds = 0.0

@@ -116,6 +116,8 @@ class OtherEngine:
         except ValueError as error:
             self._tells_load = False
             self._complain("load", error)
+            if replica.engine_load is not None:
+                replica.forget_load(self._clock())
             return
         self._tells_load = load is not None
         self._complaints.discard("load")

@@ -28,6 +28,8 @@ log = logging.getLogger("kvring.fleet")
 # Polls of many replicas are spread by so much, so that they do not come in beats.
 _JITTER = 0.1
 _PIECE_SECONDS = 0.25
+# So many intervals after it last told its load, nobody knows how that is now.
+_STALE_POLLS = 4
 # Polls of one that does not answer, before they come less often, up to so seldom.
 _PATIENT_POLLS = 20
 _LONGEST_ABSENCE_SECONDS = 5.0
@@ -127,6 +129,7 @@ class Poller:
             self._note_failure(error, asked_at, reachable=False)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self._note_failure(error, asked_at, reachable=True)
+        self._forget_stale_load()
         standing = replica.health.standing
         if standing is not self._logged:
             # Requests that failed may have changed it since the last poll.
@@ -140,7 +143,7 @@ class Poller:
         Who tells its load with its answers need not be asked for it, only who it is and what it holds.
         """
         replica, options = self._replica, self._options
-        share = self._fleet_size() / options.polls_per_second
+        share = self._share_seconds()
         interval = max(options.state_poll_seconds, share)
         longest = max(interval, options.idle_poll_seconds)
         if replica.health.doubted:
@@ -154,6 +157,21 @@ class Poller:
             # Polls are short: those that do nothing leave theirs to the others.
             return asked_at + longest
         return min(max(asked_at, replica.load.heard_at) + interval, asked_at + longest)
+
+    def _share_seconds(self) -> float:
+        """Return how often the budget allows for one replica."""
+        return self._fleet_size() / self._options.polls_per_second
+
+    def _forget_stale_load(self) -> None:
+        """Forget a load told long ago: one that was full then would be passed by for ever."""
+        replica, options = self._replica, self._options
+        longest = _STALE_POLLS * max(options.state_poll_seconds, self._share_seconds())
+        if replica.health.standing is Standing.READY:
+            # Merely busy, it may have as much to do as it told.
+            longest = max(longest, options.hung.busy_seconds)
+        now = self._clock()
+        if float("-inf") < replica.load.heard_at < now - longest:
+            replica.forget_load(now)
 
     async def _pause(self, asked_at: float) -> None:
         """Wait until it should be asked again; answers may put that off meanwhile."""

@@ -242,6 +242,12 @@ class Replica:
         book.estimated(work, load.running, load.waiting, load.kv_usage, now)
         self.stall.told(work, load.running, load.kv_usage, now)
 
+    def forget_load(self, now: float) -> None:
+        """Forget what it told of its load: it tells nothing any more, and this would be believed for ever."""
+        self.engine_load = None
+        self.load.forget_report()
+        self.stall.told(0.0, 0, 0.0, now)
+
     def take_digest(self, digest: Digest, made_at: float) -> None:
         """Take a digest; one of another life of its cache says nothing.
 

@@ -63,6 +63,7 @@ class ScriptedReplica:
         self.models: tuple[str, ...] = ("m",)
         self.states_asked = 0
         self.work_seconds = 0.0
+        self.waiting = 0
         self.draining = False
         self.serving_seconds = LONG_SECONDS
         # Whether answers carry its load.
@@ -139,7 +140,7 @@ class ScriptedReplica:
 
     def _report(self) -> LoadReport:
         self._sequence += 1
-        return LoadReport(self.work_seconds, self.running, 0, 0.0, self._sequence)
+        return LoadReport(self.work_seconds, self.running, self.waiting, 0.0, self._sequence)
 
     async def _digest(self, request: web.Request) -> web.Response:
         return web.json_response({}, status=404)

@@ -21,6 +21,7 @@ class ScriptedEngine:
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
         self.asked: list[str] = []
+        self.url = ""
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.path_qs)
@@ -49,7 +50,7 @@ async def served(answers: dict[str, Any]) -> AsyncIterator[tuple[ScriptedEngine,
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    url = engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     async with aiohttp.ClientSession() as session:
 
         async def get(path: str) -> Answer:

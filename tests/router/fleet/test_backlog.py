@@ -63,6 +63,16 @@ def test_a_queue_is_what_stands_beyond_those_that_run_at_once() -> None:
     assert backlog.queued == 7
 
 
+def test_those_that_ended_since_it_was_told_are_no_queue() -> None:
+    backlog = Backlog()
+    backlog.told(8, 20, 28, now=0.0)
+    backlog.sent += 5
+    backlog.ended += 10
+    assert backlog.queued == 15
+    backlog.ended += 20
+    assert backlog.queued == 0
+
+
 def test_a_queue_takes_as_long_as_those_before_it_are_served() -> None:
     backlog = Backlog()
     backlog.told(4, 0, 4, now=0.0)

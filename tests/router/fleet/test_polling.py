@@ -81,3 +81,33 @@ async def test_who_answers_is_not_asked() -> None:
         while silent.states_asked < asked:
             await up.post()
         assert talkative.states_asked - before <= 4
+
+
+async def test_a_load_that_is_told_no_more_is_forgotten() -> None:
+    async with aiohttp.ClientSession() as session:
+        now = 100.0
+        options = FleetOptions()
+        replica = Replica(Member("http://127.0.0.1:9", "r"), 2, Board(), Calibration(options.calibration))
+        poller = Poller(
+            replica, session, options, Namers(ChainOptions(), {}), lambda: now, lambda: None, lambda: 1
+        )
+        replica.health.probe_passed(now)
+        replica.load.reported(LoadReport(500.0, 8, 300, 0.9, 1), now, now)
+        replica.load.open(1.0, now)
+        assert (replica.load.backlog.queued, replica.load.requests) == (301, 309)
+        # It may be busy as it told, and answer no poll for that.
+        now += 9.0
+        poller._forget_stale_load()
+        assert replica.load.backlog.queued == 301
+        # Nothing listens: it is down, and what it told is of no use after a few polls.
+        await poller.poll()
+        assert (replica.load.backlog.queued, replica.load.requests) == (0, 1)
+        view = replica.load.view(now)
+        assert (view.work_seconds, view.running, view.waiting) == (0.0, 0, 0)
+        # It is believed again as soon as it tells, whatever number that has.
+        replica.load.reported(LoadReport(5.0, 8, 30, 0.9, 1), now, now)
+        assert replica.load.backlog.queued == 30
+        replica.health.probe_passed(now)
+        now += 10.5
+        poller._forget_stale_load()
+        assert replica.load.backlog.queued == 0

@@ -14,9 +14,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from router.fleet.health import Standing
 from tests.integration.fleets import live_fleet
 from tests.integration.plain_fleet import PlainFleet, plain_fleet
 from tests.redis_server import redis_server
+from tests.router.engines.scripted_engines import VLLM, served, vllm_page
 from tests.router.gateway.relayed import answering, home_of
 from tests.router.scripted import BODY, Rig, completion, rig, until
 
@@ -247,6 +249,33 @@ async def test_routers_that_share_nothing_go_by_what_replicas_report() -> None:
         for chat in chats:
             chat.cancel()
         await asyncio.gather(*chats, return_exceptions=True)
+
+
+async def test_the_last_resort_is_not_full_by_what_it_told_long_ago() -> None:
+    async with rig(1, limits={"replica_waiting": 10}) as up:
+        replica, member = up.replicas[0], up.router.fleet.replicas[0]
+        replica.waiting = 50
+        await until(lambda: member.load.backlog.queued == 50)
+        assert (await up.post())[0] == 429
+        replica.state_status = 500
+        await until(lambda: member.health.standing is Standing.SUSPECT)
+        await until(lambda: not member.load.requests)
+        assert (await up.post())[0] == 200
+
+
+async def test_an_engine_whose_load_cannot_be_read_any_more_is_not_full_for_ever() -> None:
+    crowded = vllm_page(waiting='vllm:num_requests_waiting{{engine="{e}",model_name="m"}} 50\n')
+    async with served({**VLLM, "/metrics": crowded}) as (engine, _):
+        fleet = {"replicas": [{"name": "v", "url": engine.url}]}
+        async with rig(0, limits={"replica_waiting": 10}, fleet=fleet) as up:
+            await up.ready(1)
+            load = up.router.fleet.replicas[0].load
+            await until(lambda: load.backlog.queued > 10)
+            assert (await up.post())[0] == 429
+            engine.answers["/metrics"] = "vllm:num_requests_running nonsense\n"
+            await until(lambda: not load.requests)
+            # Taken and sent there, where no chat is served.
+            assert (await up.post())[0] == 405
 
 
 async def test_routers_alone_overshoot_by_what_none_tells() -> None:
