@@ -17,6 +17,10 @@ class RetryBudget:
         self._most = float(limits.retry_burst)
         self._saved = self._most
 
+    def alike(self, other: RetryBudget) -> bool:
+        """Say whether both have the same options."""
+        return (self._share, self._most) == (other._share, other._most)
+
     def earn(self) -> None:
         """Count a request."""
         if self._saved < self._most:

@@ -19,6 +19,7 @@ from router.http.failures import Stalled, Stopped, UpstreamError
 from router.http.headers import Field
 from router.observe.outcome import Outcome
 from router.observe.witness import Witness
+from router.placement.view import FleetView
 from router.wire.errors import TURNED_AWAY, ApiError, Source
 
 
@@ -49,13 +50,25 @@ class Delivery:
         self._judge(attempt, answer.reader, answer.broken)
         return answer
 
-    async def go_on(self, attempt: Attempt, exchange: Exchange, answer: EventAnswer, through: Filter) -> None:
-        """Let another replica go on with a stream."""
-        attempt.passage.outcome.result = "ok"
+    async def go_on(
+        self, attempt: Attempt, exchange: Exchange, answer: EventAnswer, through: Filter, fleet: FleetView
+    ) -> None:
+        """Let another replica go on with a stream, which was chosen by this view of the fleet."""
+        outcome = attempt.passage.outcome
+        outcome.result = "ok"
+        outcome.block_tokens = attempt.replica.block_tokens
+        self._witness.taken_over(attempt.decision, fleet, attempt.choice, monotonic())
         with _watched(attempt, exchange):
             answer.go_on(exchange, self._hearing(attempt), through)
             await answer.over
         self._judge(attempt, answer.reader, answer.broken)
+
+    def end_with(self, attempt: Attempt, answer: EventAnswer, events: list[bytes]) -> None:
+        """End a stream with what is known of it without a replica."""
+        outcome = attempt.passage.outcome
+        answer.close_with(events)
+        outcome.result = "ok"
+        _read(answer.reader, outcome)
 
     async def body(self, attempt: Attempt, exchange: Exchange) -> None:
         """Pass any other answer on; ApiError where it broke off before anything was sent."""
@@ -124,12 +137,13 @@ class Delivery:
         replica.load.began(attempt.lease)
         if outcome.status == 200:
             replica.stall.began(attempt.lease, monotonic())
+        began_at = monotonic()
+        # Of who goes on with a stream, too: it has computed the prompt as well.
+        self._witness.began(attempt.decision, began_at)
         if outcome.first_byte_seconds is None:
             passage.trace.began()
             passage.end_turn()
-            began_at = monotonic()
             outcome.first_byte_seconds = began_at - outcome.arrived_at
-            self._witness.began(attempt.decision, began_at)
             if outcome.streamed:
                 passage.prepared.ask.forget_text()
 
@@ -141,6 +155,7 @@ class Delivery:
         fields = [*towards_client(exchange.headers), *as_fields(own)]
         if outcome.attempts > 1 and outcome.status in TURNED_AWAY:
             # Others were asked already: the client should not multiply that.
+            fields = [field for field in fields if field[0] != b"x-should-retry"]
             fields.append((b"x-should-retry", b"false"))
         return fields
 

@@ -12,6 +12,7 @@ from router.gateway.passage import Passage
 from router.gateway.prepare import Prepared
 from router.gateway.walk import Attempt
 from router.http.exchange import Exchange
+from router.http.failures import Exhausted, Refused, Stopped, UpstreamError, Vanished
 from router.http.pool import Pool
 from router.observe.witness import Decision
 from router.placement.ask import Choice
@@ -35,6 +36,7 @@ class Dispatch:
         outcome = passage.outcome
         outcome.attempts += 1
         outcome.replica, outcome.reason = choice.name, choice.reason
+        outcome.expected_tokens = choice.expected_tokens
         now = monotonic()
         lease = replica.load.open(choice.prefill_seconds, now, outcome.prompt_tokens)
         replica.stall.sent(lease, choice.wait_seconds, choice.prefill_seconds, now, passage.prepared.streamed)
@@ -57,9 +59,19 @@ class Dispatch:
         attempt.replica.load.answered(attempt.lease, report, monotonic())
         return exchange
 
-    async def is_gone(self, replica: Replica) -> bool:
-        """Say whether nobody listens there any more: then whatever ran there has ended."""
-        return await self._pool.is_gone(self._pool.origin(replica.url))
+    async def judge(self, attempt: Attempt, error: UpstreamError) -> bool:
+        """Hold a failure against its replica, where it is its own; say whether nothing runs there now."""
+        replica = attempt.replica
+        if isinstance(error, Refused) or (
+            # Where nobody listens any more, whatever ran there has ended.
+            isinstance(error, Vanished) and await self._pool.is_gone(self._pool.origin(replica.url))
+        ):
+            replica.health.unreachable()
+            attempt.decision.not_reached(attempt.choice.name)
+            return True
+        if not isinstance(error, Stopped | Exhausted):
+            replica.health.answer_failed(monotonic())
+        return False
 
     def _common_headers(self, passage: Passage, choice: Choice) -> bytes:
         """Return what goes to every replica that is tried."""

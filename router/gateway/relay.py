@@ -14,11 +14,12 @@ from router.gateway.budget import RetryBudget
 from router.gateway.continuation import journal_of
 from router.gateway.delivery import Delivery
 from router.gateway.dispatch import Dispatch, body_of
+from router.gateway.drain import drain
 from router.gateway.passage import Passage
 from router.gateway.succession import Succession
 from router.gateway.walk import Attempt, Walk
 from router.http.exchange import Exchange
-from router.http.failures import Exhausted, Refused, Stopped, UpstreamError, Vanished
+from router.http.failures import NotListening, Refused, UpstreamError, Vanished
 from router.observe.metrics import RouterMetrics
 from router.wire.errors import RAN_HEADER, TURNED_AWAY
 
@@ -35,6 +36,7 @@ class Relay:
         delivery: Delivery,
         succession: Succession,
         admission: Admission,
+        budget: RetryBudget,
         limits: LimitOptions,
         metrics: RouterMetrics,
     ) -> None:
@@ -44,7 +46,7 @@ class Relay:
         self._succession = succession
         self._admission = admission
         self._limits = limits
-        self._budget = RetryBudget(limits)
+        self._budget = budget
         self._metrics = metrics
 
     async def run(self, passage: Passage) -> None:
@@ -58,18 +60,18 @@ class Relay:
         walk = Walk(ranking, self._limits.attempts, self._fleet, self._admission)
         while walk.ahead():
             choice, replica = walk.next()
-            passage.outcome.expected_tokens = choice.expected_tokens
             with self._dispatch.attempt(passage, decision, choice, replica) as attempt:
                 journal = self._journal(passage, replica)
                 try:
                     exchange = await self._dispatch.send(
-                        attempt, passage.request.target, *body_of(passage.prepared, journal), walk.fresh
+                        attempt, passage.request.target, *body_of(passage.prepared, journal), walk.afresh
                     )
                 except UpstreamError as error:
                     await self._failed(attempt, error, walk)
                     continue
                 try:
                     if self._turned_away(attempt, exchange, walk):
+                        await drain(exchange)
                         continue
                     stream = await self._pass_on(attempt, exchange, journal)
                 finally:
@@ -102,35 +104,29 @@ class Relay:
 
     async def _failed(self, attempt: Attempt, error: UpstreamError, walk: Walk) -> None:
         """Take in that there is no answer; ApiError where no other may be asked."""
-        walk.error = error
-        health = attempt.replica.health
+        before, walk.error = walk.error, error
+        if isinstance(error, Vanished) and error.stale:
+            # Only the idle connection was closed, most likely: the same replica, on a new one.
+            walk.untouched = False
+            walk.once_more()
+            self._note_failover(attempt, "stale")
+            return
+        ended = await self._dispatch.judge(attempt, error)
         if isinstance(error, Refused):
-            health.unreachable()
-            attempt.decision.not_reached(attempt.choice.name)
-            if walk.fresh:
-                # It was there a moment ago: what it may have begun has ended with it.
-                walk.ran_once = True
+            if walk.fresh and not isinstance(error, NotListening):
+                # What came over the connection that ended may run: who knows behind which wall.
+                walk.error = before
+                raise walk.end(attempt.passage.outcome) from error
+            # One that was there a moment ago may have begun; that has ended with it.
+            walk.ran_once = walk.ran_once or walk.fresh
             self._note_failover(attempt, "refused")
             return
         walk.untouched = False
-        if isinstance(error, Vanished):
-            if error.stale and not walk.fresh:
-                # Only the idle connection was closed: the same replica, on a new one.
-                walk.once_more()
-                self._note_failover(attempt, "stale")
-                return
-            if await self._dispatch.is_gone(attempt.replica):
-                health.unreachable()
-                attempt.decision.not_reached(attempt.choice.name)
-                if not walk.ran_once:
-                    # Its process has ended, and with it what it may have begun: nobody computes this now.
-                    walk.ran_once = True
-                    self._note_failover(attempt, "gone")
-                    return
-            else:
-                health.answer_failed(monotonic())
-        elif not isinstance(error, Stopped | Exhausted):
-            health.answer_failed(monotonic())
+        if ended and not walk.ran_once:
+            # Its process has ended, and with it what it may have begun: nobody computes this now.
+            walk.ran_once = True
+            self._note_failover(attempt, "gone")
+            return
         raise walk.end(attempt.passage.outcome) from error
 
     async def _pass_on(

@@ -9,6 +9,7 @@ from typing import Any
 from router.config import RouterConfig
 from router.fleet.fleet import Fleet
 from router.gateway.admission import Admission
+from router.gateway.budget import RetryBudget
 from router.gateway.debug import Debug
 from router.gateway.decide import Decider
 from router.gateway.delivery import Delivery
@@ -53,6 +54,7 @@ class Serving:
     decider: Decider
     witness: Witness
     admission: Admission
+    budget: RetryBudget
     relay: Relay
     ledger: Ledger
     debug: Debug
@@ -63,7 +65,8 @@ class Serving:
     def build(cls, config: RouterConfig, lasting: Lasting, before: Serving | None = None) -> Serving:
         """Build the parts; PolicyError where a policy is unfit.
 
-        What policies and records of decisions have learned stays where their options are as `before`.
+        What policies and records of decisions have learned, and what is left of the retry budget, stays where
+        their options are as `before`.
         """
         observe, metrics = config.observe, lasting.metrics
         policy, shadows, decisions = _learned(config, metrics, before)
@@ -72,9 +75,10 @@ class Serving:
         dispatch = Dispatch(lasting.pool, keep_keys=config.auth.keys_file is None)
         delivery = Delivery(witness, config.policy.name, observe)
         limits, fleet = config.limits, lasting.fleet
-        succession = Succession(fleet, decider, dispatch, delivery, limits, metrics)
         admission = Admission(fleet, limits, metrics)
-        relay = Relay(fleet, dispatch, delivery, succession, admission, limits, metrics)
+        budget = _budget(config, before)
+        succession = Succession(fleet, decider, dispatch, delivery, admission, limits, metrics)
+        relay = Relay(fleet, dispatch, delivery, succession, admission, budget, limits, metrics)
         return cls(
             config=config,
             policy=policy,
@@ -83,6 +87,7 @@ class Serving:
             decider=decider,
             witness=witness,
             admission=admission,
+            budget=budget,
             relay=relay,
             ledger=Ledger(metrics, observe.access_log),
             keyring=Keyring.load(config.auth.keys_file) if config.auth.keys_file else Keyring.open(),
@@ -107,6 +112,12 @@ def _learned(
         shadows if shadows is not None else _shadows(config, metrics),
         decisions,
     )
+
+
+def _budget(config: RouterConfig, before: Serving | None) -> RetryBudget:
+    """Return what may be retried: a change of other options brings no new burst."""
+    budget = RetryBudget(config.limits)
+    return before.budget if before and before.budget.alike(budget) else budget
 
 
 def _shadows(config: RouterConfig, metrics: RouterMetrics) -> Shadows:

@@ -47,8 +47,8 @@ class Walk:
     """How far one request has walked down its ranking, past replicas without room for it.
 
     `ran_once` says that a replica may have begun to compute it, `untouched` that none has seen it at all,
-    and `full` that one at least had no room. `fresh` asks for a connection of its own, and `error` is how the
-    last attempt failed.
+    and `full` that one at least had no room. `fresh` says that the place is tried again, as a kept connection
+    to it had ended, and `error` is how the last attempt failed.
     """
 
     __slots__ = (
@@ -108,6 +108,15 @@ class Walk:
         self._here, self._ahead = self._ahead, None
         return self._here
 
+    @property
+    def afresh(self) -> bool:
+        """Whether to send over a new connection.
+
+        Of a kept one that ends, nobody can tell whether its replica saw the request: where one may have begun
+        already, that is no longer left open.
+        """
+        return self.fresh or self.ran_once
+
     def once_more(self) -> None:
         """Try the same place again, on a new connection."""
         self._ahead = self._here
@@ -128,6 +137,7 @@ class Walk:
                     "the router cannot open more connections now",
                     source=Source.ROUTER,
                     retry_after_seconds=1,
+                    tried=tried,
                 )
             case Silent():
                 return ApiError(504, "the replica did not answer in time", source=Source.REPLICA, tried=True)

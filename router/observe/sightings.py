@@ -185,7 +185,8 @@ class Sightings:
     def note(self, ask: Ask, choice: Choice, now: float, noted_tokens: int = 0) -> int:
         """Note that `choice` has computed a prompt; return how many of its tokens other keys had known.
 
-        That is looked for behind `noted_tokens`, which had been seen under its own keys.
+        That is looked for behind `noted_tokens`, which had been seen under its own keys, and in data alone,
+        which is forgotten once an answer has begun.
         """
         chain, marks = ask.chain, ask.marks
         if chain is None or not marks.depths:
@@ -201,7 +202,7 @@ class Sightings:
             names[where] = name
             holders[where] = life
             times[where] = at
-        return self._note_data(ask, chain, noted_tokens // chain.block_tokens)
+        return self._note_data(ask, chain, noted_tokens // chain.block_tokens) if chain.data else 0
 
     def _beyond(self, marks: Marks, deepest: int) -> int:
         """Return the depth of the deepest name known behind a boundary and before the next; 0 if none is."""

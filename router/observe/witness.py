@@ -117,11 +117,18 @@ class Witness:
         if decision.shadowed:
             self._shadows.accepted(decision.ask, decision.shadowed, decision.ranking[0], choice, now)
 
+    def taken_over(self, decision: Decision, fleet: FleetView, choice: Choice, now: float) -> None:
+        """Note that `choice`, of a later view, goes on with the answer: what is missed now is missed there."""
+        decision.sight = self._sightings.look(decision.ask, fleet, now)
+        decision.choice = choice
+        self._policy.commit(decision.ask, choice, now)
+
     def began(self, decision: Decision, now: float) -> None:
-        """Note the first byte of an answer: the prompt is computed."""
+        """Note the first byte of an answer: the prompt is computed. Who goes on with one begins it, too."""
         if decision.choice is not None:
             noted = decision.sight.noted_tokens
-            decision.other_keys_tokens = self._sightings.note(decision.ask, decision.choice, now, noted)
+            others = self._sightings.note(decision.ask, decision.choice, now, noted)
+            decision.other_keys_tokens = max(decision.other_keys_tokens, others)
 
     def ended(self, decision: Decision, outcome: Outcome) -> None:
         """Write into the outcome why what was not hit was not. Never fails: the request was served."""
