@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 from collections.abc import Callable
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from router.http.files import raise_file_limit
 from router.observe.log_format import formatter
 from router.observe.log_lines import write_log_aside
 from router.reload import Reloader
-from router.settings import start_log
+from router.settings import SettingsError, start_log
 from router.workers.answers import CoreAnswers
 from router.workers.message import Kind
 from router.workers.place import WorkerPlace
@@ -94,7 +94,14 @@ def run_workers(
                 )
             )
 
-        Supervisor(config.listen.workers, serve).run()
+        def longest_drain_seconds() -> float:
+            known = [config.limits]
+            # Workers may have taken up other options since.
+            with suppress(SettingsError, OSError, ValueError):
+                known.append(load().limits)
+            return max(limits.drain_seconds for limits in known)
+
+        Supervisor(config.listen.workers, serve, longest_drain_seconds).run()
 
 
 class _Orders:

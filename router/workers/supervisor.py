@@ -29,6 +29,8 @@ from router.workers.signals import Signals
 
 log = logging.getLogger("kvring.workers")
 
+# Drained, a worker closes what it has; one that takes longer does not end by itself.
+_GRACE_SECONDS = 5.0
 # Told to end at once, a worker tells its clients so, which takes a second.
 _KILL_SECONDS = 10.0
 _UNFIT_CODE, _FAILED_CODE = 2, 1
@@ -40,10 +42,14 @@ Serve = Callable[[WorkerPlace, bool], None]
 class Supervisor:
     """Runs `count` workers. `run` is called once, from the main thread of a process with no other."""
 
-    def __init__(self, count: int, serve: Serve) -> None:
-        """`serve` raises SettingsError or PolicyError for unfit options, OSError or ValueError else."""
+    def __init__(self, count: int, serve: Serve, longest_drain_seconds: Callable[[], float]) -> None:
+        """`serve` raises SettingsError or PolicyError for unfit options, OSError or ValueError else.
+
+        `longest_drain_seconds` tells, when they are to drain, how long they may take by their own options.
+        """
         self._count = count
         self._serve = serve
+        self._longest_drain_seconds = longest_drain_seconds
         self._selector = selectors.DefaultSelector()
         self._signals = Signals()
         self._children: dict[int, Child] = {}
@@ -52,6 +58,8 @@ class Supervisor:
         # Whether all of them have served at once.
         self._whole = False
         self._ending = False
+        # When those that are left are told to end at once, and when they are killed.
+        self._insist_at: float | None = None
         self._kill_at: float | None = None
         self._fault: Exception | None = None
 
@@ -89,6 +97,9 @@ class Supervisor:
                 self._bury(child, code)
         self._hub.expire()
         now = monotonic()
+        if self._insist_at is not None and self._insist_at <= now:
+            log.error("draining takes too long")
+            self._end(insist=True)
         if self._kill_at is not None and self._kill_at <= now:
             self._kill()
         for number, backoff in self._backoffs.items():
@@ -99,7 +110,8 @@ class Supervisor:
 
     def _wait_seconds(self) -> float | None:
         """Return for how long nothing is to be done unless something comes."""
-        times = [self._hub.due, self._kill_at, *(backoff.at for backoff in self._backoffs.values())]
+        times = [self._hub.due, self._insist_at, self._kill_at]
+        times += [backoff.at for backoff in self._backoffs.values()]
         due = min((time for time in times if time is not None), default=None)
         return None if due is None else max(0.0, due - monotonic())
 
@@ -117,7 +129,11 @@ class Supervisor:
         for backoff in self._backoffs.values():
             backoff.cancel()
         self._order(Kind.INSIST if insist else Kind.DRAIN)
-        if insist:
+        if not insist:
+            self._insist_at = monotonic() + self._longest_drain_seconds() + _GRACE_SECONDS
+            return
+        self._insist_at = None
+        if self._kill_at is None:
             self._kill_at = monotonic() + _KILL_SECONDS
 
     def _kill(self) -> None:

@@ -33,8 +33,7 @@ class Running:
 
     def workers(self) -> list[int]:
         """Return the process ids of the workers that are there now."""
-        children = Path(f"/proc/{self.supervisor}/task/{self.supervisor}/children")
-        return [int(pid) for pid in children.read_text().split()]
+        return children_of(self.supervisor)
 
     @property
     def control(self) -> str:
@@ -124,6 +123,11 @@ async def until_it(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(15):
         while not await condition():  # noqa: ASYNC110 - other processes
             await asyncio.sleep(0.02)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the process ids of a process's children."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def open_files(pid: int) -> int:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import aiohttp
@@ -15,7 +17,7 @@ from aiohttp import web
 from loadgen.children import start_child, stop_children
 from tests.router.scripted import BODY, ScriptedReplica, chunk, until
 from tests.router.workers.killing import kill_workers
-from tests.router.workers.running import Running, alive, open_files, running, until_it
+from tests.router.workers.running import Running, alive, children_of, open_files, running, until_it
 
 _STREAM = {**BODY, "stream": True}
 _QUICK = ("limits.drain_notice_seconds=0.2", "fleet.state_poll_seconds=0.05")
@@ -132,6 +134,27 @@ async def test_a_second_signal_ends_all_at_once(replica: ScriptedReplica, tmp_pa
         assert await up.exit_code() == 0
         for end in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(end, aiohttp.ClientPayloadError)
+
+
+async def test_workers_that_do_not_drain_are_told_to_end_and_then_killed() -> None:
+    script = [sys.executable, "-m", "tests.router.workers.wedged"]
+    process = await asyncio.create_subprocess_exec(*script, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                assert b"is there" in await process.stdout.readline()
+            # One that takes no orders, and one that does nothing at all.
+            os.kill(children_of(process.pid)[0], signal.SIGSTOP)
+            process.terminate()
+            _, log = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 1
+    assert log.count(b"draining takes too long") == 1
+    assert log.count(b"does not end, and is killed") == 2
 
 
 async def test_workers_end_with_their_supervisor(replica: ScriptedReplica, tmp_path: Path) -> None:
