@@ -60,7 +60,7 @@ class Keyring:
     def refresh(self) -> bool:
         """Take up the file where it has changed; say whether it was. Meant for a thread beside the loop.
 
-        Errors as of `load`, and the keys from before go on: ValueError once for each change, OSError each time.
+        Errors as of `load`, ValueError once for each change: the keys from before then go on.
         """
         if self._path is None or (signature := _signature(self._path)) == self._signature:
             return False
