@@ -61,6 +61,11 @@ class Rig:
         self._router = router
         self._session = session
 
+    def output_tokens(self) -> float:
+        """How many tokens answers had so far."""
+        page = self._router.metrics.render().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in page if line.startswith("kvring_output_tokens_total"))
+
     async def ask(self, path: str, body: dict[str, Any]) -> Seen:
         """Read a stream."""
         seen, cutter = Seen(), EventCutter()
@@ -119,6 +124,19 @@ async def test_another_goes_on(path: str, body: dict[str, Any]) -> None:
             fleet.cuts.append(cut)
             assert (await fleet.ask(path, body)).whole() == whole, cut
             assert not fleet.cuts
+
+
+async def test_tokens_count_where_only_the_usage_was_missing() -> None:
+    body = {"messages": MESSAGES, "max_tokens": 8, "stream_options": {"include_usage": True}}
+    async with rig() as fleet:
+        whole = await fleet.ask(CHAT, body)
+        counted = fleet.output_tokens()
+        assert counted == whole.chunks[-1]["usage"]["completion_tokens"]
+        # All but the last two: usage, and that this was the end.
+        fleet.cuts.append(len(whole.events) - 2)
+        assert (await fleet.ask(CHAT, body)).whole() == whole.whole()
+        assert not fleet.cuts
+        assert fleet.output_tokens() == 2 * counted
 
 
 async def test_stop_strings_end_in_an_error() -> None:

@@ -44,6 +44,15 @@ async def test_the_next_request_is_served_by_the_new_options() -> None:
         assert acting.policy is not before.policy
 
 
+async def test_what_may_be_retried_is_no_more_for_other_options() -> None:
+    async with rig(1) as up:
+        before = up.router.gateway.serving.budget
+        up.router.reload(_changed(up, limits={"attempts": 2}))
+        assert up.router.gateway.serving.budget is before
+        up.router.reload(_changed(up, limits={"retry_burst": 5}))
+        assert up.router.gateway.serving.budget is not before
+
+
 async def test_a_request_keeps_the_parts_it_began_with() -> None:
     gate = asyncio.Event()
 

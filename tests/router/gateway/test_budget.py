@@ -39,3 +39,11 @@ async def test_overload_does_not_feed_itself(status: int) -> None:
         assert 0 < told.count("false") <= asked - 100
         # It is back-pressure: nobody is out for it.
         assert all(replica.usable for replica in up.router.fleet.replicas)
+
+
+async def test_what_a_replica_says_of_retries_is_said_once() -> None:
+    async with rig(2) as up:
+        for replica in up.replicas:
+            replica.answer = answering({"error": {}}, 429, **{"x-should-retry": "true"})
+        _, _, response = await up.post()
+        assert response.headers.getall("x-should-retry") == ["false"]

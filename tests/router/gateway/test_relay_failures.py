@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import aiohttp
@@ -12,7 +14,7 @@ from aiohttp import web
 
 from router.fleet.members import Member
 from tests.router.gateway.relayed import EVENTS, STREAM, answering, home_of
-from tests.router.scripted import chunk, completion, rig, until
+from tests.router.scripted import Handler, Rig, chunk, completion, rig, until
 
 
 async def _die(request: web.Request) -> web.StreamResponse:
@@ -58,31 +60,93 @@ async def test_a_request_that_vanished_at_a_living_replica_is_not_computed_twice
         assert len(up.replica(home).bodies) == 3
 
 
+def _ending(up: Rig) -> Handler:
+    async def end(request: web.Request) -> web.StreamResponse:
+        """Stop listening, then break off: as a process that is killed."""
+        for replica in up.replicas:
+            if str(request.url.port) in replica.url:
+                asyncio.get_running_loop().create_task(replica.stop())
+        await asyncio.sleep(0.2)
+        return await _die(request)
+
+    return end
+
+
 async def test_what_ended_with_its_replica_runs_once_more_and_no_oftener() -> None:
     async with rig(3) as up:
         home = await home_of(up)
-
-        async def end(request: web.Request) -> web.StreamResponse:
-            """Stop listening, then break off: as a process that is killed."""
-            for replica in up.replicas:
-                if str(request.url.port) in replica.url:
-                    asyncio.get_running_loop().create_task(replica.stop())
-            await asyncio.sleep(0.2)
-            return await _die(request)
-
-        up.replica(home).answer = end
+        up.replica(home).answer = _ending(up)
         status, _, response = await up.post()
         assert status == 200
         assert response.headers["x-kvring-replica"] != home
         assert await up.metric("kvring_failovers_total") >= 1
     async with rig(4, limits={"attempts": 4}) as up:
         for replica in up.replicas:
-            replica.answer = end
+            replica.answer = _ending(up)
         # One whose replica ended too is not carried on to end a third.
         status, _, response = await up.post()
         assert status == 502
         assert response.headers["x-should-retry"] == "false"
         assert sum(len(replica.bodies) for replica in up.replicas) == 2
+
+
+async def test_a_request_that_ends_replicas_runs_on_two_whatever_connections_are_kept() -> None:
+    async with rig(4, policy={"name": "round_robin"}, limits={"attempts": 4}) as up:
+        for _ in range(8):
+            assert (await up.post())[0] == 200
+        assert up.router.core.pool.idle == 4
+        for replica in up.replicas:
+            replica.bodies.clear()
+            replica.answer = _ending(up)
+        status, _, response = await up.post()
+        assert (status, response.headers["x-should-retry"]) == (502, "false")
+        assert [len(replica.bodies) for replica in up.replicas if replica.bodies] == [1, 1]
+
+
+async def test_who_cannot_be_reached_any_more_may_still_compute() -> None:
+    """Its kept connection ends, and a new one is not refused: it hangs, as behind a wall."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as listening, ExitStack() as held:
+        listening.setblocking(False)
+        address, posted = listening.getsockname(), 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal posted
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while head := await reader.readuntil(b"\r\n\r\n"):
+                    if not head.startswith(b"POST"):
+                        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                        continue
+                    posted += 1
+                    size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                    await reader.readexactly(size)
+                    if posted == 2:
+                        accepting.cancel()
+                        await asyncio.sleep(0)
+                        for _ in range(4):
+                            one = held.enter_context(closing(socket.socket()))
+                            one.setblocking(False)
+                            one.connect_ex(address)
+                        break
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            writer.close()
+
+        async def accept() -> None:
+            loop = asyncio.get_running_loop()
+            serving = set()
+            while True:
+                sock, _ = await loop.sock_accept(listening)
+                serving.add(asyncio.create_task(serve(*await asyncio.open_connection(sock=sock))))
+
+        patient = {"hung": {"poll_timeout_seconds": 30}}
+        async with rig(2, fleet=patient, limits={"connect_seconds": 0.3}) as up:
+            accepting = asyncio.create_task(accept())
+            for member in up.router.fleet.replicas:
+                member.told(Member(f"http://127.0.0.1:{address[1]}", member.name))
+            assert (await up.post())[0] == 200
+            assert up.router.core.pool.idle == 1
+            status, _, response = await up.post()
+            assert (status, response.headers["x-should-retry"]) == (502, "false")
+            assert posted == 2
 
 
 async def test_a_kept_connection_that_was_closed_is_replaced() -> None:
