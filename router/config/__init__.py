@@ -77,7 +77,8 @@ class ControlOptions(Options):
         None,
         ge=0,
         le=65_535,
-        description="None serves them on the port of the API; a port of their own keeps clients from them.",
+        description="None serves them on the port of the API, all but probes for those who have a key where"
+        " auth.keys_file asks for keys; a port of their own keeps clients from them, and asks for none.",
     )
 
 
@@ -103,7 +104,8 @@ class AuthOptions(Options):
 
     keys_file: Path | None = Field(
         None,
-        description="Digests of API keys, one a line as sha256:HEX NAME; without a file anybody may ask.",
+        description="Digests of API keys, one a line as sha256:HEX NAME; without a file anybody may ask."
+        " On the API's port nothing but /healthz and /readyz is answered without a key.",
     )
 
 

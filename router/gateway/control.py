@@ -13,6 +13,8 @@ from router.gateway.debug import Debug
 from router.gateway.siblings import Siblings
 from router.observe.metrics import RouterMetrics
 
+PROBE_PATHS = ("/healthz", "/readyz")
+
 
 class Control:
     """Handlers of probes, metrics, explanations and the page."""
@@ -35,8 +37,8 @@ class Control:
 
     def add_probes_to(self, router: web.UrlDispatcher) -> None:
         """Add what load balancers ask for."""
-        router.add_get("/healthz", self.healthz)
-        router.add_get("/readyz", self.readyz)
+        for path, handler in zip(PROBE_PATHS, (self.healthz, self.readyz), strict=True):
+            router.add_get(path, handler)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add everything else."""

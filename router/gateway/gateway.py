@@ -11,6 +11,7 @@ from time import monotonic, time
 import orjson
 
 from router.fleet.fleet import Fleet
+from router.gateway.control import PROBE_PATHS
 from router.gateway.headers import REQUEST_ID_HEADER, fit_request_id
 from router.gateway.keyring import Keyring
 from router.gateway.passage import Passage
@@ -85,6 +86,9 @@ class Gateway:
                 _admit(self.serving.keyring, request.headers.bytes)
                 _answer(reply, 200, self._models(), request_id)
             else:
+                if request.path not in PROBE_PATHS:
+                    # Metrics and explanations tell of everybody's requests.
+                    _admit(self.serving.keyring, request.headers.bytes)
                 await self._tunnel.carry(request, request_id, reply)
         except ApiError as error:
             _refuse(reply, error.status, error.body(), request_id, error.headers())

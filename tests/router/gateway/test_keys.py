@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.gateway.keyring import key_line
-from tests.router.scripted import rig, until
+from tests.router.scripted import BODY, rig, until
 
 _KEY = "kvr_of-mine"
 
@@ -32,6 +32,31 @@ async def test_only_who_has_a_key_is_served_and_replicas_never_see_it(tmp_path: 
         assert (await up.post(headers={"x-api-key": _KEY}))[0] == 200
         for request in up.replicas[0].requests:
             assert not {"authorization", "x-api-key"} & {name.lower() for name in request.headers}
+
+
+@pytest.mark.parametrize("control", [{}, {"port": 0}])
+async def test_on_the_port_of_the_api_only_probes_need_no_key(
+    tmp_path: Path, control: dict[str, int]
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(key_line(_KEY, "mine") + "\n")
+    async with rig(1, auth={"keys_file": str(keys)}, control=control, observe={"explain": True}) as up:
+
+        async def status(url: str, path: str, headers: dict[str, str] | None = None) -> int:
+            async with up.session.get(url + path, headers=headers) as response:
+                return response.status
+
+        api, here = up.router.address, up.router.control_address
+        assert (here == api) is (not control)
+        for path in ("/", "/metrics", "/debug/fleet", "/debug/decisions", "/nothing"):
+            assert await status(api, path) == 401
+            there = here == api and path != "/nothing"
+            assert await status(api, path, _bearer(_KEY)) == (200 if there else 404)
+        async with up.session.post(f"{api}/debug/explain", json=BODY) as response:
+            assert response.status == 401
+        assert [await status(api, path) for path in ("/healthz", "/readyz")] == [200, 200]
+        if here != api:
+            assert [await status(here, path) for path in ("/", "/metrics", "/readyz")] == [200] * 3
 
 
 async def test_without_keys_of_ours_a_clients_key_is_the_replicas() -> None:
