@@ -17,7 +17,7 @@ from router.gateway.delivery import Delivery
 from router.gateway.dispatch import Dispatch, size_of
 from router.gateway.drain import drain
 from router.gateway.walk import Attempt
-from router.http.failures import Garbled, Silent, Stalled, Stopped, UpstreamError, Vanished
+from router.http.failures import Refused, Silent, Stalled, Stopped, UpstreamError
 from router.observe.metrics import RouterMetrics
 from router.placement.ask import Ask, Choice
 from router.placement.view import FleetView
@@ -52,6 +52,7 @@ class Succession:
         """Have the stream brought to its end by others; where nobody can, `answer` is still broken."""
         name: str | None = attempt.choice.name
         tried = {attempt.choice.name}
+        had: int | None = None
         while answer.broken is not None and name is not None:
             if isinstance(answer.broken, Stopped):
                 return
@@ -60,6 +61,9 @@ class Succession:
             if closing is not None:
                 self._delivery.end_with(attempt, answer, closing)
                 break
+            if not _may_go_on(answer.broken, journal, had):
+                break
+            had = journal.tokens
             name = await self._by_next(attempt, answer, journal, tried)
         self._count("failed" if answer.broken is not None else "continued")
 
@@ -70,7 +74,7 @@ class Succession:
         prepared = attempt.passage.prepared
         left = self._limits.attempts
         for fleet, choice, replica in self._candidates(prepared.ask, tried):
-            if not left or len(tried) >= _MOST_TRIED or not _may_begin(answer, journal):
+            if not left or len(tried) >= _MOST_TRIED:
                 break
             resumed = journal.resume(replica.engine, prepared.raw, prepared.inserted, replica.context_tokens)
             if resumed is None:
@@ -111,7 +115,7 @@ class Succession:
         fleet: FleetView,
         resumed: tuple[str, list[bytes]],
     ) -> bool:
-        """Let one replica go on; say whether it did, however far it came."""
+        """Let one replica go on; say whether it may have begun to, however far it came."""
         path, body = resumed
         query = following.passage.request.target.partition(b"?")[2]
         target = path.encode() + (b"?" + query if query else b"")
@@ -119,9 +123,11 @@ class Succession:
             # Over a new connection: a kept one that ends would leave open whether the replica has begun.
             exchange = await self._dispatch.send(following, target, [*body], size_of(body), fresh=True)
         except UpstreamError as error:
-            if not await self._dispatch.judge(following, error):
-                answer.broken = error
-            return False
+            await self._dispatch.judge(following, error)
+            if isinstance(error, Refused):
+                return False
+            answer.broken = error
+            return True
         try:
             if exchange.status == 200 and exchange.content_type == b"text/event-stream":
                 await self._delivery.go_on(following, exchange, answer, journal, fleet)
@@ -138,12 +144,13 @@ class Succession:
         self._metrics.of(self._metrics.continued, result).inc()
 
 
-def _may_begin(answer: EventAnswer, journal: Journal) -> bool:
-    """Say whether another may begin: one at a time computes an answer that the client has nothing of yet.
+def _may_go_on(broken: UpstreamError, journal: Journal, had: int | None) -> bool:
+    """Say whether another may begin. The client `had` so many tokens when one last went on, None before that.
 
-    Of who died nothing runs any more. Who says nothing may be computing all of it; once the client has had a
-    part, who went silent is left behind, and the end of its connection ends its work.
+    Of who died nothing runs any more. Who is silent may be computing all of it; once the client had a part
+    of it, that one is left behind, and the end of its connection ends its work. Who failed without a token
+    more may have done so for what is asked: that would end one replica after another.
     """
-    if isinstance(answer.broken, Stopped):
-        return False
-    return journal.tokens > 0 or not isinstance(answer.broken, Silent | Stalled | Vanished | Garbled)
+    if had is None:
+        return journal.tokens > 0 or not isinstance(broken, Silent | Stalled)
+    return journal.tokens > had or journal.gone

@@ -148,6 +148,23 @@ async def test_a_successor_that_says_nothing_is_no_reason_to_begin_a_third_time(
         assert len(up.replica(home).bodies) == 2
 
 
+@pytest.mark.parametrize("events", [[], [_ROLE], [_ROLE, _SALT]])
+@pytest.mark.parametrize("headers", [False, True])
+async def test_a_stream_that_ends_replicas_runs_on_two(events: list[bytes], headers: bool) -> None:
+    async def die(request: web.Request) -> web.StreamResponse:
+        await _broken(request)
+        return web.Response()
+
+    async with rig(4, limits={"attempts": 4}) as up:
+        home = await home_of(up)
+        for replica in up.replicas:
+            replica.answer = _streaming([], _broken) if headers else die
+        up.replica(home).answer = _streaming(events, _broken)
+        _, clean = await _read(up)
+        assert not clean
+        assert await _asked(up) == 3
+
+
 async def test_successors_are_asked_eight_in_all() -> None:
     async with rig(11, limits={"attempts": 16}, fleet={"failures_to_suspect": 100}) as up:
         for replica in up.replicas:

@@ -186,3 +186,16 @@ def test_prompts_without_a_name_are_no_one_elses() -> None:
     sightings = Sightings()
     assert sightings.note(nameless, on("r0"), 1.0) == 0
     assert attribute(evidence(sightings, nameless, view(), on("r0"))) == Misses(partial_block=8, cold=32)
+
+
+def test_data_that_was_forgotten_is_not_taken_for_other_data() -> None:
+    """Whoever goes on with an answer is noted once the text is gone."""
+    sightings = Sightings()
+    tokens = prompt(2000)
+    ask = salted_ask(tokens, "one")
+    sightings.note(ask, on("r1"), 1.0)
+    ask.forget_text()
+    assert sightings.note(ask, on("r2"), 2.0) == 0
+    assert evidence(sightings, salted_ask(tokens, "one"), view(), on("r1")).held_elsewhere == 2000
+    assert sightings.note(salted_ask(tokens, "other"), on("r1"), 3.0) == 2000
+    assert sightings.note(salted_ask(prompt(2000, seed=2), "one"), on("r1"), 4.0) == 0
