@@ -14,9 +14,9 @@ from router.placement.marks import NO_MARKS, Marks
 _LONG_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
-    """All a policy may know of a request.
+    """All a policy may know of a request. It changes once, for all that hold it: by `forget_text`.
 
     `chain` is None where the prompt could not be named (its length is then an estimate). `session` is the
     session key a client sent, if any. `spread` tells apart requests that have no other key. `marks` are
@@ -31,12 +31,16 @@ class Ask:
     marks: Marks = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "marks", Marks(self.chain) if self.chain is not None else NO_MARKS)
+        self.marks = Marks(self.chain) if self.chain is not None else NO_MARKS
 
     def forget_text(self) -> None:
-        """Let go of what was named, where that is long: once an answer begins, its names are enough."""
-        if self.chain is not None and len(self.chain.data) > _LONG_BYTES:
-            object.__setattr__(self, "chain", self.chain._replace(data=b""))
+        """Let go of what was named, where that is long: once an answer begins, its names are enough.
+
+        What fills no block has no name, and is kept.
+        """
+        chain = self.chain
+        if chain is not None and len(chain.data) > _LONG_BYTES and self.marks.blocks:
+            self.chain = chain._replace(data=b"")
 
     def key_at(self, depth: int) -> bytes:
         """Return the key of the prompt's first `depth` blocks; of all its data where it fills no block."""
