@@ -123,6 +123,15 @@ def test_other_messages_cannot_break_lines_either(text: Log, as_json: Log) -> No
     assert as_json.objects[0]["message"] == f"replica r0 said {NASTY}"
 
 
+@pytest.mark.parametrize("character", ["\x00", "\x1b", "\x7f", "\x9f", "\u2028"])
+def test_no_control_character_reaches_who_reads_the_log(text: Log, as_json: Log, character: str) -> None:
+    for log in (text, as_json):
+        log.logger.info("model m%s", character)
+        assert len(log.lines) == 1
+        assert character not in log.lines[0]
+    assert as_json.objects[0]["message"] == f"model m{character}"
+
+
 def test_tracebacks_are_kept(text: Log, as_json: Log) -> None:
     try:
         raise LookupError("why")
