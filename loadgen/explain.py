@@ -17,32 +17,46 @@ class ExplainError(RuntimeError):
     """The router could not be asked, or has no answer."""
 
 
-def explain_body(url: str, body: bytes, session: str | None = None) -> dict[str, Any]:
+def explain_body(
+    url: str, body: bytes, session: str | None = None, api_key: str | None = None
+) -> dict[str, Any]:
     """Ask where a request's body would go now; ExplainError where nobody tells."""
     headers = {"Content-Type": "application/json"} | ({"x-session-id": session} if session else {})
-    return _ask("POST", f"{url}/debug/explain", "observe.explain = true", content=body, headers=headers)
+    return _ask(
+        "POST", f"{url}/debug/explain", "observe.explain = true", api_key, content=body, headers=headers
+    )
 
 
-def explain_request(url: str, request_id: str) -> dict[str, Any]:
+def explain_request(url: str, request_id: str, api_key: str | None = None) -> dict[str, Any]:
     """Ask where one of the last requests went, and why; ExplainError where nobody tells."""
     path = f"/debug/explain/{quote(request_id, safe='')}"
-    return _ask("GET", f"{url}{path}", "observe.explain = true")
+    return _ask("GET", f"{url}{path}", "observe.explain = true", api_key)
 
 
-def shadow_report(url: str) -> dict[str, Any]:
+def shadow_report(url: str, api_key: str | None = None) -> dict[str, Any]:
     """Ask what the policies in shadow would do; ExplainError where nobody tells."""
-    return _ask("GET", f"{url}/debug/shadow", "policies under observe.shadow")
+    return _ask("GET", f"{url}/debug/shadow", "policies under observe.shadow", api_key)
 
 
-def layout_report(url: str) -> dict[str, Any]:
+def layout_report(url: str, api_key: str | None = None) -> dict[str, Any]:
     """Ask what the layouts of the router's prompts cost; ExplainError where nobody tells."""
     option = "observe.explain = true and observe.layout.sample_share above 0"
-    return _ask("GET", f"{url}/debug/layout", option)
+    return _ask("GET", f"{url}/debug/layout", option, api_key)
 
 
-def _ask(method: str, url: str, option: str, **fields: Any) -> dict[str, Any]:
+def _ask(
+    method: str,
+    url: str,
+    option: str,
+    api_key: str | None,
+    content: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    sent = {**(headers or {}), **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
     try:
-        response = httpx.request(method, url, timeout=_SECONDS, trust_env=False, **fields)
+        response = httpx.request(
+            method, url, content=content, headers=sent, timeout=_SECONDS, trust_env=False
+        )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ExplainError(f"{url} gives no answer: {error or type(error).__name__}") from error
     try:

@@ -14,9 +14,15 @@ from loadgen.commands.fail import Failed, Unfit
 @click.option("--body", type=click.File("rb"), help="A request's body, or - for stdin: ranked, not sent.")
 @click.option("--session", metavar="ID", help="The session that goes with the body.")
 @click.option("--request-id", metavar="ID", help="One of the last requests, by its x-request-id.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="For a router that asks for one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the router's answer as it is.")
 def command(
-    url: str, body: BinaryIO | None, session: str | None, request_id: str | None, as_json: bool
+    url: str,
+    body: BinaryIO | None,
+    session: str | None,
+    request_id: str | None,
+    api_key: str | None,
+    as_json: bool,
 ) -> None:
     """Tell where a request would go, or went: each replica's expected hit, wait and score, and the reason.
 
@@ -33,9 +39,9 @@ def command(
     address = url.rstrip("/")
     try:
         if body is not None:
-            told = explain_body(address, body.read(), session)
+            told = explain_body(address, body.read(), session, api_key)
         else:
-            told = explain_request(address, request_id or "")
+            told = explain_request(address, request_id or "", api_key)
     except ExplainError as error:
         raise Failed(str(error)) from error
     if as_json:

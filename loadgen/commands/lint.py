@@ -29,6 +29,7 @@ from loadgen.commands.fail import Failed, Unfit
 )
 @click.option("--block-tokens", type=click.IntRange(1, 4096), help="Of LOG; 16 by default.")
 @click.option("--show-text", is_flag=True, help="Show what stood there; else no text of a prompt is printed.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="For a --url that asks for one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
     log: Path | None,
@@ -38,6 +39,7 @@ def command(
     tokenizer: Path | None,
     block_tokens: int | None,
     show_text: bool,
+    api_key: str | None,
     as_json: bool,
 ) -> None:
     """Lint the prompts of LOG, a request log: JSON lines with the bodies of OpenAI's or Anthropic's API.
@@ -64,7 +66,7 @@ def command(
         if log is not None:
             result = lint_log(log, ignore, block_tokens or 16, tokenizer, show_text)
         else:
-            result = lint_router(url or "", ignore)
+            result = lint_router(url or "", ignore, api_key)
     except (LintError, TraceError, OSError, ValueError) as error:
         raise Unfit(str(error)) from error
     if as_json:

@@ -9,8 +9,9 @@ from loadgen.commands.fail import Failed
 
 @click.command("shadow")
 @click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The router's address.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="For a router that asks for one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the router's answer as it is.")
-def command(url: str, as_json: bool) -> None:
+def command(url: str, api_key: str | None, as_json: bool) -> None:
     """Compare the policies that a router runs in shadow with the one that acts, on the same sampled requests.
 
     Hit ratios are estimates by one model for both: compare them with each other only.
@@ -21,7 +22,7 @@ def command(url: str, as_json: bool) -> None:
     from loadgen.sheet import show
 
     try:
-        told = shadow_report(url.rstrip("/"))
+        told = shadow_report(url.rstrip("/"), api_key)
     except ExplainError as error:
         raise Failed(str(error)) from error
     if as_json:

@@ -10,11 +10,13 @@ from loadgen.doctor.reach import Reach, Silent, shown
 from router.observe.layout.report import LayoutReport
 
 
-async def ask_router(reach: Reach, url: str) -> RouterSeen:
+async def ask_router(reach: Reach, url: str, api_key: str | None = None) -> RouterSeen:
     """Ask it; what it does not answer is in the result, never raised."""
     place = shown(url)
     try:
-        fleet = await reach.get(f"{url}/debug/fleet")
+        fleet = await reach.get(f"{url}/debug/fleet", api_key)
+        if fleet.status == 401:
+            raise Silent("/debug/fleet answers 401: give --api-key, or its control port where it has one")
         if fleet.status == 404:
             raise Silent(
                 "/debug/fleet answers 404: give the control port, where control.port has one of its own"
@@ -22,13 +24,13 @@ async def ask_router(reach: Reach, url: str) -> RouterSeen:
         if fleet.status != 200:
             raise Silent(f"/debug/fleet answers {fleet.status}")
         told = fleet.json()
-        metrics = await reach.get(f"{url}/metrics")
+        metrics = await reach.get(f"{url}/metrics", api_key)
         if metrics.status != 200:
             raise Silent(f"/metrics answers {metrics.status}")
         readyz = await reach.get(f"{url}/readyz")
         ready = readyz.json()
         router = told["router"]
-        layout, why = await _layout(reach, url)
+        layout, why = await _layout(reach, url, api_key)
         return RouterSeen(
             url=place,
             version=str(router["version"]),
@@ -73,9 +75,9 @@ def _routed(told: Any) -> RoutedReplica:
     )
 
 
-async def _layout(reach: Reach, url: str) -> tuple[LayoutReport | None, str]:
+async def _layout(reach: Reach, url: str, api_key: str | None) -> tuple[LayoutReport | None, str]:
     try:
-        page = await reach.get(f"{url}/debug/layout")
+        page = await reach.get(f"{url}/debug/layout", api_key)
         if page.status != 200:
             return None, "observe.explain is off, or observe.layout.sample_share is 0"
         return LayoutReport.from_json(page.json()), ""

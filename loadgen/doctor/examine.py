@@ -96,7 +96,7 @@ async def examine(options: Options, announce: Callable[[str, Sequence[str]], Non
     async with Reach() as reach:
         evidence = await _ask_fleet(reach, evidence)
         if options.url:
-            evidence = replace(evidence, router=await ask_router(reach, options.url))
+            evidence = replace(evidence, router=await ask_router(reach, options.url, options.api_key))
         if (
             options.api_url
             and options.api_url != options.url

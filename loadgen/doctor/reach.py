@@ -75,11 +75,11 @@ class Reach:
         """Close all connections."""
         await self._http.aclose()
 
-    async def get(self, url: str) -> Page:
+    async def get(self, url: str, api_key: str | None = None) -> Page:
         """Return the answer of `url`, whatever its status; Silent where there is none in time."""
         try:
             async with self._turns, asyncio.timeout(_ANSWER_SECONDS):
-                return await self._get(url)
+                return await self._get(url, api_key)
         except TimeoutError as error:
             raise Silent(f"no answer within {_ANSWER_SECONDS:g} seconds") from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
@@ -106,9 +106,10 @@ class Reach:
         writer.transport.abort()
         return ""
 
-    async def _get(self, url: str) -> Page:
+    async def _get(self, url: str, api_key: str | None) -> Page:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else None
         asked_at = time()
-        async with self._http.stream("GET", url) as response:
+        async with self._http.stream("GET", url, headers=headers) as response:
             answered_at = time()
             body = bytearray()
             async for chunk in response.aiter_bytes():

@@ -66,11 +66,11 @@ def lint_log(
     return LintResult(report, ignored, counts)
 
 
-def lint_router(url: str, ignore: Sequence[str] = ()) -> LintResult:
+def lint_router(url: str, ignore: Sequence[str] = (), api_key: str | None = None) -> LintResult:
     """Lint what a router at `url` has seen since its start; LintError where it does not tell, or as above."""
     ignored = _causes(ignore)
     try:
-        told = layout_report(url.rstrip("/"))
+        told = layout_report(url.rstrip("/"), api_key)
         counts = {"sample_share": float(told["sample_share"]), "skipped_requests": int(told["skipped"])}
         return LintResult(LayoutReport.from_json(told), ignored, counts)
     except ExplainError as error:
