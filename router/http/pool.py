@@ -63,8 +63,11 @@ class Pool:
     ) -> Exchange:
         """Send a request of `size` bytes and return its answer once its headers are here; else UpstreamError.
 
-        `fresh` asks for a connection of its own. The caller closes the answer.
+        `fresh` asks for a new connection, in place of the one kept longest. The caller closes the answer.
         """
+        if fresh and (kept := self._idle.get(origin)):
+            # No more are kept than were ever used at once.
+            kept[0].give_up()
         connection = None if fresh else self._kept(origin)
         if connection is None:
             connection = await self._connect(origin)
@@ -94,7 +97,7 @@ class Pool:
             return True
         except (Refused, Exhausted):
             return False
-        self.free(connection)
+        connection.give_up()
         return False
 
     def cut(self) -> None:

@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
@@ -98,3 +98,18 @@ async def test_a_lack_of_files_is_held_against_no_replica() -> None:
                 assert not await pool.is_gone(origin)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_no_more_connections_are_kept_than_were_used_at_once() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with _pool() as pool, await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        origin = Origin("127.0.0.1", server.sockets[0].getsockname()[1], False, b"x")
+        for fresh in (False, True, True, False):
+            (await pool.send(origin, [_SENT], len(_SENT), fresh)).close()
+            assert not await pool.is_gone(origin)
+            assert (pool.idle, pool.busy) == (1, 0)
