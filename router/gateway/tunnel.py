@@ -79,10 +79,19 @@ class Tunnel:
     async def _connect(self) -> ReplicaConnection:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        for end in (ours, theirs):
-            end.setblocking(False)
-        await loop.connect_accepted_socket(self._server, theirs)
-        _, connection = await loop.create_unix_connection(
-            lambda: ReplicaConnection(_ORIGIN, self._room, self), sock=ours
-        )
+        served: asyncio.BaseTransport | None = None
+        try:
+            for end in (ours, theirs):
+                end.setblocking(False)
+            served, _ = await loop.connect_accepted_socket(self._server, theirs)
+            _, connection = await loop.create_unix_connection(
+                lambda: ReplicaConnection(_ORIGIN, self._room, self), sock=ours
+            )
+        except BaseException:
+            if served is not None:
+                served.close()
+            else:
+                theirs.close()
+            ours.close()
+            raise
         return connection

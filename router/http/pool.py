@@ -126,8 +126,10 @@ class Pool:
         """Forget a connection."""
         self._busy.discard(connection)
         kept = self._idle.get(connection.origin)
-        if kept is not None and connection in kept:
-            kept.remove(connection)
+        if kept is not None:
+            if connection in kept:
+                kept.remove(connection)
+            # The last one may have been taken from it before: nobody knows whether another comes.
             if not kept:
                 del self._idle[connection.origin]
 

@@ -19,6 +19,7 @@ log = logging.getLogger("kvring.http")
 # One read takes a whole long chat.
 _READ_BYTES = 256 * 1024
 _BACKLOG = 1024
+_FEW_LEAVING = 8
 
 
 class HttpServer:
@@ -31,6 +32,7 @@ class HttpServer:
         self._connections: set[Connection] = set()
         self._most = 0
         self._turned_away = 0
+        self._leaving: set[TurnedAway] = set()
         self._server: asyncio.Server | None = None
         self._sweep: Sweep | None = None
 
@@ -63,7 +65,7 @@ class HttpServer:
         until = monotonic() + grace_seconds
         while self._connections and monotonic() < until:  # noqa: ASYNC110 - they go one by one
             await asyncio.sleep(0.01)
-        for connection in list(self._connections):
+        for connection in [*self._connections, *self._leaving]:
             connection.abort()
         # Aborted connections tell those who serve them in the next turns of the loop.
         for _ in range(3):
@@ -75,7 +77,8 @@ class HttpServer:
         if len(self._connections) < self._most:
             return Connection(self._handler, self._limits, self._room, self._connections)
         self._turned_away += 1
-        return TurnedAway()
+        # Each that lingers takes a file, of which there are too few already.
+        return TurnedAway(self._leaving, len(self._leaving) < max(_FEW_LEAVING, self._most // 64))
 
     def _look(self) -> None:
         if self._turned_away:
