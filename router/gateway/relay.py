@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 from router.config import LimitOptions
@@ -21,6 +23,7 @@ from router.gateway.walk import Attempt, Walk
 from router.http.exchange import Exchange
 from router.http.failures import NotListening, Refused, UpstreamError, Vanished
 from router.observe.metrics import RouterMetrics
+from router.placement.ask import Ask, Ranking
 from router.wire.errors import RAN_HEADER, TURNED_AWAY
 
 _RAN = RAN_HEADER.encode()
@@ -39,7 +42,10 @@ class Relay:
         budget: RetryBudget,
         limits: LimitOptions,
         metrics: RouterMetrics,
+        wider: Callable[[Ask], Ranking],
     ) -> None:
+        """`wider` ranks also those that warm and have their share."""
+        self._wider = wider
         self._fleet = fleet
         self._dispatch = dispatch
         self._delivery = delivery
@@ -57,7 +63,8 @@ class Relay:
         assert decision is not None
         ranking = decision.ranking
         self._budget.earn()
-        walk = Walk(ranking, self._limits.attempts, self._fleet, self._admission)
+        wider = partial(self._wider, decision.ask)
+        walk = Walk(ranking, self._limits.attempts, self._fleet, self._admission, wider)
         while walk.ahead():
             choice, replica = walk.next()
             with self._dispatch.attempt(passage, decision, choice, replica) as attempt:

@@ -78,7 +78,9 @@ class Serving:
         admission = Admission(fleet, limits, metrics)
         budget = _budget(config, before)
         succession = Succession(fleet, decider, dispatch, delivery, admission, limits, metrics)
-        relay = Relay(fleet, dispatch, delivery, succession, admission, budget, limits, metrics)
+        relay = Relay(
+            fleet, dispatch, delivery, succession, admission, budget, limits, metrics, decider.everybody
+        )
         return cls(
             config=config,
             policy=policy,

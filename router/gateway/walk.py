@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 from router.fleet.fleet import Fleet
@@ -61,6 +62,7 @@ class Walk:
         "_once_more",
         "_place",
         "_ranking",
+        "_wider",
         "error",
         "fresh",
         "full",
@@ -68,7 +70,16 @@ class Walk:
         "untouched",
     )
 
-    def __init__(self, ranking: Ranking, attempts: int, fleet: Fleet, admission: Admission) -> None:
+    def __init__(
+        self,
+        ranking: Ranking,
+        attempts: int,
+        fleet: Fleet,
+        admission: Admission,
+        wider: Callable[[], Ranking] | None = None,
+    ) -> None:
+        """`wider` ranks also those that warm and have their share: asked once, where nobody else is left."""
+        self._wider = wider
         self._ranking = ranking
         self._attempts = attempts
         self._fleet = fleet
@@ -98,7 +109,18 @@ class Walk:
                 self.full = True
                 continue
             self._ahead = choice, replica
+        if self._ahead is None and self._attempts and self._wider is not None and self._place < LOOKED_AT:
+            self._widen(self._wider())
+            return self.ahead()
         return self._ahead is not None
+
+    def _widen(self, ranking: Ranking) -> None:
+        """Walk on to those that the ranking left out, counting places from where it ended."""
+        self._wider = None
+        walked = [self._ranking[place] for place in range(self._place)]
+        names = {choice.name for choice in walked}
+        self._ranking = [*walked, *(choice for choice in ranking if choice.name not in names)]
+        self._last = min(len(self._ranking), LOOKED_AT)
 
     def next(self) -> tuple[Choice, Replica]:
         """Return the one that is ahead, and go there."""
