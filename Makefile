@@ -62,7 +62,7 @@ deaths: setup
 	CONTINUATION_DEATHS=100 $(BIN)/pytest tests/integration/test_continuation_model.py
 
 soak: setup
-	KVRING_SOAK_SECONDS=600 $(BIN)/pytest tests/integration/test_soak.py
+	KVRING_SOAK_SECONDS=600 $(BIN)/pytest -s tests/integration/test_soak.py
 
 bench: setup
 	$(BIN)/kvring bench relay
