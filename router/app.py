@@ -60,7 +60,7 @@ class Router:
             Tunnel(self._control_server),
             lambda: core.control.draining,
         )
-        self._server = HttpServer(self.gateway.serve, lambda: core.serving.config.limits)
+        self._server = HttpServer(self.gateway.serve, lambda: core.serving.config.limits, self.gateway.admit)
         self.address = ""
         self.control_address = ""
 

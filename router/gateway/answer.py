@@ -222,10 +222,9 @@ class EventAnswer:
         self._reply.fill_from(None)
         if error is None:
             rest = self._cutter.rest()
-            if rest:
-                self.reader.read_event(rest)
+            withheld = bool(rest) and self.reader.read_event(rest) and self._withhold_usage
             self.whole = self.reader.finished
-            if rest and self.whole:
+            if rest and self.whole and not withheld:
                 self._out.append(self._through.take(rest) if self._through is not None else rest)
         else:
             # Choices may have ended one by one: only [DONE] tells that there were no more.

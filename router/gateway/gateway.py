@@ -13,7 +13,6 @@ import orjson
 from router.fleet.fleet import Fleet
 from router.gateway.control import PROBE_PATHS
 from router.gateway.headers import REQUEST_ID_HEADER, fit_request_id
-from router.gateway.keyring import Keyring
 from router.gateway.passage import Passage
 from router.gateway.prepare import READERS, Preparer
 from router.gateway.serving import Serving
@@ -22,7 +21,7 @@ from router.gateway.waiting import WaitingRoom
 from router.gateway.walk import Unreached
 from router.http.headers import Field
 from router.http.reply import Reply
-from router.http.request import Request
+from router.http.request import Request, inflated
 from router.observe.metrics import RouterMetrics
 from router.observe.outcome import Outcome
 from router.observe.tracing import Tracing
@@ -66,6 +65,15 @@ class Gateway:
         """Requests in flight."""
         return self._held
 
+    def admit(self, request: Request) -> ApiError | None:
+        """Return why a request goes no further than its head: its key is none of ours."""
+        fields = request.headers.bytes
+        name = self.serving.keyring.name_of(fields.get(b"authorization"), fields.get(b"x-api-key"))
+        # All but probes need one: metrics and explanations tell of everybody's requests.
+        if name is None and request.path not in PROBE_PATHS:
+            return ApiError(401, "the API key is missing or not known", code="invalid_api_key")
+        return None
+
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answer whatever a client asks; an error in OpenAI's shape where that cannot be."""
         request_id = fit_request_id(request.headers.bytes.get(_ID))
@@ -83,12 +91,9 @@ class Gateway:
                 refusal = error_body(405, f"{request.method} {request.path}: Method Not Allowed")
                 _answer(reply, 405, refusal, request_id, [(b"allow", allowed.encode())])
             elif request.path == "/v1/models":
-                _admit(self.serving.keyring, request.headers.bytes)
                 _answer(reply, 200, self._models(), request_id)
             else:
-                if request.path not in PROBE_PATHS:
-                    # Metrics and explanations tell of everybody's requests.
-                    _admit(self.serving.keyring, request.headers.bytes)
+                await self._inflate(request)
                 await self._tunnel.carry(request, request_id, reply)
         except ApiError as error:
             _refuse(reply, error.status, error.body(), request_id, error.headers())
@@ -115,13 +120,14 @@ class Gateway:
         try:
             if request.refusal is not None:
                 raise request.refusal
-            _admit(serving.keyring, fields)
             if self._held > limits.in_flight:
                 self._metrics.of(self._metrics.shed, "in_flight").inc()
                 raise ApiError(
                     503, "too many requests in flight", source=Source.ROUTER, retry_after_seconds=1
                 )
             serving.admission.check(started)
+            if b"content-encoding" in fields:
+                await self._inflate(request)
             session = fields.get(serving.session_header)
             prepared = await self._preparer.prepare(
                 request.path, request.body, session.decode("latin-1") if session else None
@@ -159,6 +165,13 @@ class Gateway:
                 self._metrics.waited.observe(outcome.wait_seconds)
             serving.ledger.enter(outcome)
             trace.ended(outcome)
+
+    async def _inflate(self, request: Request) -> None:
+        """Take the body's Content-Encoding away; ApiError where that cannot be."""
+        encoding = request.headers.bytes.get(b"content-encoding")
+        if encoding is not None:
+            limit_bytes = self.serving.config.limits.body_bytes
+            request.body = await self._preparer.in_thread(inflated, request.body, encoding, limit_bytes)
 
     async def _serve(self, serving: Serving, passage: Passage) -> None:
         """Decide and relay; where nobody could be connected to, once more as if it had just come."""
@@ -220,12 +233,6 @@ class Gateway:
             for model in self._fleet.models()
         ]
         return orjson.dumps({"object": "list", "data": cards})
-
-
-def _admit(keyring: Keyring, fields: dict[bytes, bytes]) -> None:
-    """ApiError 401 where the key is none of ours."""
-    if keyring.name_of(fields.get(b"authorization"), fields.get(b"x-api-key")) is None:
-        raise ApiError(401, "the API key is missing or not known", code="invalid_api_key")
 
 
 def _answer(reply: Reply, status: int, body: bytes, request_id: str, more: list[Field] | None = None) -> None:

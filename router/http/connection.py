@@ -14,7 +14,7 @@ import httptools
 from router.config import LimitOptions
 from router.http.framing import body_alone, headers_too_large, read_head, unreadable
 from router.http.headers import Headers
-from router.http.reply import Handler, Reply
+from router.http.reply import Admit, Handler, Reply
 from router.http.request import Request, too_large
 from router.wire.errors import ApiError
 
@@ -25,6 +25,8 @@ _UNREAD_BYTES = 64 * 1024
 # Requests sent ahead of their turn, and what is kept of them: few clients do so at all.
 _MOST_AHEAD = 64
 _MOST_AHEAD_BYTES = 256 * 1024
+# More pieces of a body than this are joined.
+_MOST_PIECES = 64
 # How long a client that was refused in mid-request may go on sending: closed at once, it would not see why.
 _LINGER_SECONDS = 2.0
 # What the connection has between requests: those of the last would be kept for as long as it idles.
@@ -36,6 +38,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # Most connections idle, and there are many.
     __slots__ = (
+        "_admit",
         "_ahead",
         "_ahead_bytes",
         "_body",
@@ -69,9 +72,11 @@ class Connection(asyncio.BufferedProtocol):
         limits: Callable[[], LimitOptions],
         room: memoryview,
         here: set[Connection],
+        admit: Admit,
     ) -> None:
         """`here` are the connections of the server: this one is among them while it is open."""
         self._handler = handler
+        self._admit = admit
         self._limits = limits
         self._room = room
         self._here = here
@@ -87,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._request: Request | None = None
         # One that offers another protocol, until its body is read.
         self._offered: Request | None = None
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
         # Those whole but not served yet, what came ahead of its turn, and the one being served.
         self._ahead: list[Request] = []
@@ -124,7 +129,11 @@ class Connection(asyncio.BufferedProtocol):
             self._task.cancel()
 
     def eof_received(self) -> bool:
-        """Close: a client that sends no more is taken to have left."""
+        """Close: a client that sends no more is taken to have left, even one that shut down only its sending.
+
+        Who leaves and who half-closes look alike until something is written, and the answer of a client that
+        has left costs a replica seconds. Other proxies do the same.
+        """
         if self._reply is not None and not self._reply.ended:
             self._transport.abort()
         elif not self._transport.is_closing():
@@ -226,8 +235,9 @@ class Connection(asyncio.BufferedProtocol):
         self._request, self._body, self._body_bytes = request, [], 0
         self._headers = _NO_HEADERS
         self._head_bytes = -self._read_bytes
-        if request.refusal is not None:
-            self._refuse(request.refusal)
+        refusal = request.refusal or self._admit(request)
+        if refusal is not None:
+            self._refuse(refusal)
             return
         if ahead and self._is_ahead(request.size):
             return
@@ -244,7 +254,14 @@ class Connection(asyncio.BufferedProtocol):
         """Take a piece of the body."""
         if self._lingering or self._is_ahead(len(piece)):
             return
-        self._body.append(piece)
+        body = self._body
+        body.append(piece)
+        if len(body) > _MOST_PIECES:
+            # Chunks may be of two bytes: each by itself takes many times that.
+            if not isinstance(body[0], bytearray):
+                body[0] = bytearray(body[0])
+            body[0] += b"".join(body[1:])
+            del body[1:]
         self._body_bytes += len(piece)
         self._head_bytes = -self._read_bytes
         if self._body_bytes > self._limits().body_bytes:
@@ -253,13 +270,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        request = self._request
+        request, body = self._request, self._body
         if request is None or self._lingering:
             return
-        self._request = None
-        body = self._body
-        self._body = []
-        request.take_body(body, self._limits().body_bytes)
+        self._request, self._body = None, []
+        request.body = bytes(body[0]) if len(body) == 1 else b"".join(body)
         self._take(request)
 
     def _is_ahead(self, count: int) -> bool:

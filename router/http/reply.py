@@ -11,6 +11,7 @@ from typing import Protocol
 
 from router.http.headers import Field
 from router.http.request import Request
+from router.wire.errors import ApiError
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -127,6 +128,12 @@ class Reply:
 
 
 Handler = Callable[[Request, Reply], Awaitable[None]]
+# Says why a request is refused by its head, so that its body need not be sent.
+Admit = Callable[[Request], ApiError | None]
+
+
+def admit_all(_: Request) -> None:
+    """Refuse nobody."""
 
 
 @lru_cache(maxsize=1)

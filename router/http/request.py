@@ -14,7 +14,8 @@ _INFLATED = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 class Request:
     """One request. `path` is the target without its query, `remote` the client's address or None.
 
-    `refusal` is why it cannot be served, for what the connection itself found: then there may be no body.
+    `body` is as it came: it may have a Content-Encoding, see `inflated`. `refusal` is why the request cannot
+    be served, for what the connection itself found: then there may be no body.
     """
 
     __slots__ = (
@@ -49,19 +50,12 @@ class Request:
         """Bytes of its target and headers."""
         return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self.headers.fields)
 
-    def take_body(self, pieces: list[bytes], limit_bytes: int) -> None:
-        """Take the whole body, without its Content-Encoding; where that cannot be, refuse the request."""
-        self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        encoding = self.headers.bytes.get(b"content-encoding")
-        if encoding is not None:
-            try:
-                self.body = inflated(self.body, encoding, limit_bytes)
-            except ApiError as error:
-                self.refusal = error
-
 
 def inflated(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
-    """Return a body as it was before its Content-Encoding; ApiError 413 over the limit, else 415 or 400."""
+    """Return a body as it was before its Content-Encoding; ApiError 413 over the limit, else 415 or 400.
+
+    Few bytes may become many: not for the event loop.
+    """
     encoding = encoding.strip().lower()
     if encoding in (b"", b"identity"):
         return body

@@ -10,7 +10,7 @@ from time import monotonic
 from router.config import LimitOptions
 from router.http.connection import Connection
 from router.http.files import most_clients
-from router.http.reply import Handler
+from router.http.reply import Admit, Handler, admit_all
 from router.http.sweep import Sweep
 from router.http.turned_away import TurnedAway
 
@@ -25,8 +25,11 @@ _FEW_LEAVING = 8
 class HttpServer:
     """Serves HTTP/1.1 by a handler. It keeps limits on all that clients do; the handler, on what it does."""
 
-    def __init__(self, handler: Handler, limits: Callable[[], LimitOptions]) -> None:
+    def __init__(
+        self, handler: Handler, limits: Callable[[], LimitOptions], admit: Admit = admit_all
+    ) -> None:
         self._handler = handler
+        self._admit = admit
         self._limits = limits
         self._room = memoryview(bytearray(_READ_BYTES))
         self._connections: set[Connection] = set()
@@ -65,8 +68,10 @@ class HttpServer:
         until = monotonic() + grace_seconds
         while self._connections and monotonic() < until:  # noqa: ASYNC110 - they go one by one
             await asyncio.sleep(0.01)
-        for connection in [*self._connections, *self._leaving]:
+        for connection in list(self._connections):
             connection.abort()
+        for leaving in list(self._leaving):
+            leaving.abort()
         # Aborted connections tell those who serve them in the next turns of the loop.
         for _ in range(3):
             await asyncio.sleep(0)
@@ -75,7 +80,7 @@ class HttpServer:
 
     def _accept(self) -> asyncio.BaseProtocol:
         if len(self._connections) < self._most:
-            return Connection(self._handler, self._limits, self._room, self._connections)
+            return Connection(self._handler, self._limits, self._room, self._connections, self._admit)
         self._turned_away += 1
         # Each that lingers takes a file, of which there are too few already.
         return TurnedAway(self._leaving, len(self._leaving) < max(_FEW_LEAVING, self._most // 64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -57,6 +58,25 @@ async def test_on_the_port_of_the_api_only_probes_need_no_key(
         assert [await status(api, path) for path in ("/healthz", "/readyz")] == [200, 200]
         if here != api:
             assert [await status(here, path) for path in ("/", "/metrics", "/readyz")] == [200] * 3
+
+
+async def test_who_has_no_key_is_told_before_its_body_is_sent(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(key_line(_KEY, "mine") + "\n")
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 20000000\r\n%b\r\n"
+    expecting = b"Expect: 100-continue\r\n"
+    async with rig(1, auth={"keys_file": str(keys)}) as up:
+        for sent, told in (
+            (b"", b"HTTP/1.1 401 "),
+            (expecting, b"HTTP/1.1 401 "),
+            (expecting + b"Authorization: Bearer " + _KEY.encode() + b"\r\n", b"HTTP/1.1 100 "),
+        ):
+            reader, writer = await asyncio.open_connection(*up.router.address[7:].split(":"))
+            writer.write(head % sent)
+            assert (await asyncio.wait_for(reader.readline(), 5)).startswith(told)
+            writer.close()
+        async with up.session.get(f"{up.router.address}/metrics", headers=_bearer(_KEY)) as response:
+            assert 'kvring_refusals_total{status="401"} 2.0' in await response.text()
 
 
 async def test_without_keys_of_ours_a_clients_key_is_the_replicas() -> None:

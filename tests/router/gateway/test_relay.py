@@ -54,6 +54,16 @@ async def test_usage_is_counted_and_shown_only_to_who_asked(
         assert await up.metric("kvring_prompt_tokens_total", replica="r0") == 40
 
 
+@pytest.mark.parametrize("shown", [False, True])
+async def test_a_last_event_that_is_cut_short_is_shown_as_any_other(shown: bool) -> None:
+    usage = chunk(None, choices=[], usage=completion()["usage"]).rstrip(b"\n")
+    async with rig(1) as up:
+        up.replicas[0].answer = lambda request: stream(request, [*EVENTS[:-1], usage])
+        _, received, _ = await up.post({**STREAM, "stream_options": {"include_usage": shown}})
+        assert received == b"".join(EVENTS[:-1]) + (usage if shown else b"")
+        assert await up.metric("kvring_hit_tokens_total", replica="r0") == 16
+
+
 async def test_a_body_passes_byte_for_byte_unless_usage_must_be_asked() -> None:
     raw = (
         b'{ "model":"m",\n "seed": 12345678901234567890123, "x": 1e-7, "messages":[{"role":"user",'

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -96,6 +98,43 @@ async def test_answers_that_are_not_read_hold_the_next_ones_back() -> None:
             while read < count * len(_ANSWER):
                 read += len(await loop.sock_recv(client, 1 << 20))
         assert len(served.requests) == count
+        client.close()
+
+
+async def test_a_body_in_tiny_chunks_takes_little_more_than_its_size() -> None:
+    count, size = 200_000, 2
+    async with _served() as served:
+        served.gate.set()
+        client = await connect(served.port)
+        loop = asyncio.get_running_loop()
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await loop.sock_sendall(client, head)
+        chunks = b"2\r\nab\r\n" * (count // 100)
+        tracemalloc.start()
+        try:
+            for _ in range(100):
+                await loop.sock_sendall(client, chunks)
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.1)
+            # As pieces of their own, they would take ten times that.
+            assert tracemalloc.get_traced_memory()[1] < 4 * count * size
+        finally:
+            tracemalloc.stop()
+        await loop.sock_sendall(client, b"0\r\n\r\n")
+        await until(lambda: len(served.requests) == 1)
+        assert served.requests[0].body == b"ab" * count
+        client.close()
+
+
+async def test_no_body_is_inflated_while_it_is_read() -> None:
+    async with _served() as served:
+        served.gate.set()
+        client = await connect(served.port)
+        sent = gzip.compress(b"x" * 10_000_000)
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        await asyncio.get_running_loop().sock_sendall(client, head % len(sent) + sent)
+        await until(lambda: len(served.requests) == 1)
+        assert served.requests[0].body == sent
         client.close()
 
 
