@@ -118,7 +118,7 @@ class Witness:
             self._shadows.accepted(decision.ask, decision.shadowed, decision.ranking[0], choice, now)
 
     def taken_over(self, decision: Decision, fleet: FleetView, choice: Choice, now: float) -> None:
-        """Note that `choice`, of a later view, goes on with the answer: what is missed now is missed there."""
+        """Note that `choice`, of a later view, goes on with the answer: what is missed is missed there."""
         decision.sight = self._sightings.look(decision.ask, fleet, now)
         decision.choice = choice
         self._policy.commit(decision.ask, choice, now)
