@@ -42,12 +42,12 @@ class Decider:
         view = self._view(ask.model, now, everybody)
         return view, self._rank(ask, view, now)
 
-    def everybody(self, ask: Ask) -> Ranking:
-        """Rank all that serve the model, however little they are to get yet; none where nobody does."""
+    def everybody(self, ask: Ask) -> tuple[FleetView, Ranking] | None:
+        """Rank all that serve the model, however little they are to get yet; None where nobody does."""
         try:
-            return self.rank(ask, monotonic(), everybody=True)[1]
+            return self.rank(ask, monotonic(), everybody=True)
         except ApiError:
-            return ()
+            return None
 
     def _rank(self, ask: Ask, view: FleetView, now: float) -> Ranking:
         ranking = self._policy.rank(ask, view, now)

@@ -18,7 +18,7 @@ from router.http.exchange import Exchange
 from router.http.failures import Stalled, Stopped, UpstreamError
 from router.http.headers import Field
 from router.observe.outcome import Outcome
-from router.observe.witness import Witness
+from router.observe.witness import Decision, Witness
 from router.placement.view import FleetView
 from router.wire.errors import TURNED_AWAY, ApiError, Source
 
@@ -30,6 +30,10 @@ class Delivery:
         self._witness = witness
         self._policy_name = policy_name
         self._observe = observe
+
+    def widened(self, decision: Decision, fleet: FleetView) -> None:
+        """Note that a request may go to those of a wider view."""
+        self._witness.widened(decision, fleet, monotonic())
 
     async def stream(self, attempt: Attempt, exchange: Exchange, through: Filter | None) -> EventAnswer:
         """Pass a stream of events on; where it broke off, others may go on with it."""

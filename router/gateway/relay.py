@@ -23,7 +23,9 @@ from router.gateway.walk import Attempt, Walk
 from router.http.exchange import Exchange
 from router.http.failures import NotListening, Refused, UpstreamError, Vanished
 from router.observe.metrics import RouterMetrics
+from router.observe.witness import Decision
 from router.placement.ask import Ask, Ranking
+from router.placement.view import FleetView
 from router.wire.errors import RAN_HEADER, TURNED_AWAY
 
 _RAN = RAN_HEADER.encode()
@@ -42,7 +44,7 @@ class Relay:
         budget: RetryBudget,
         limits: LimitOptions,
         metrics: RouterMetrics,
-        wider: Callable[[Ask], Ranking],
+        wider: Callable[[Ask], tuple[FleetView, Ranking] | None],
     ) -> None:
         """`wider` ranks also those that warm and have their share."""
         self._wider = wider
@@ -63,7 +65,7 @@ class Relay:
         assert decision is not None
         ranking = decision.ranking
         self._budget.earn()
-        wider = partial(self._wider, decision.ask)
+        wider = partial(self._rank_wider, decision)
         walk = Walk(ranking, self._limits.attempts, self._fleet, self._admission, wider)
         while walk.ahead():
             choice, replica = walk.next()
@@ -90,6 +92,15 @@ class Relay:
         if walk.full and walk.error is None:
             raise self._admission.refuse(decision.ask.model, ranking, monotonic())
         raise walk.end(passage.outcome) from walk.error
+
+    def _rank_wider(self, decision: Decision) -> Ranking:
+        """Rank also those that warm and have their share; none where nobody is there."""
+        told = self._wider(decision.ask)
+        if told is None:
+            return ()
+        fleet, ranking = told
+        self._delivery.widened(decision, fleet)
+        return ranking
 
     def _journal(self, passage: Passage, replica: Replica) -> Journal | None:
         """Return what keeps account of a stream that another replica could go on with."""

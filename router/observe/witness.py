@@ -117,6 +117,10 @@ class Witness:
         if decision.shadowed:
             self._shadows.accepted(decision.ask, decision.shadowed, decision.ranking[0], choice, now)
 
+    def widened(self, decision: Decision, fleet: FleetView, now: float) -> None:
+        """Note that the ranking goes on over a wider view: what is missed is judged by that."""
+        decision.sight = self._sightings.look(decision.ask, fleet, now)
+
     def taken_over(self, decision: Decision, fleet: FleetView, choice: Choice, now: float) -> None:
         """Note that `choice`, of a later view, goes on with the answer: what is missed is missed there."""
         decision.sight = self._sightings.look(decision.ask, fleet, now)
