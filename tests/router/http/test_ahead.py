@@ -215,4 +215,5 @@ def test_closed_connections_are_gone_without_the_cyclic_collector(loop: Any) -> 
             before, after = runner.run(_connections_come_and_go())
     finally:
         gc.enable()
-    assert after == before
+    # What other tests left may go meanwhile.
+    assert after <= before
