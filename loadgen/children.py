@@ -17,6 +17,8 @@ import httpx
 
 _POLL_SECONDS = 0.1
 _TAIL_LINES = 20
+# Runs a kvring command that never outlives this process.
+_TETHER = Path(__file__).with_name("tether.py")
 
 
 class LaunchError(RuntimeError):
@@ -50,13 +52,22 @@ class Child:
         return LaunchError(f"{self.name} {what}. Its log, {self.log}, ends:\n{self.tail()}")
 
 
-def start_child(name: str, arguments: Sequence[str], logs: Path, environment: Mapping[str, str]) -> Child:
-    """Start `kvring ARGUMENTS...` with its output in a file; call it from the main thread."""
-    log = logs / f"{name}.log"
-    tether = Path(__file__).with_name("tether.py")
+def start_child(
+    name: str,
+    arguments: Sequence[str],
+    logs: Path,
+    environment: Mapping[str, str],
+    program: Path = _TETHER,
+) -> Child:
+    """Start `kvring ARGUMENTS...` with its output in a file; call it from the main thread.
+
+    Another `program` gets the parent's process id ahead of the arguments, and ties itself to it.
+    """
+    log = logs / f"{name.replace(' ', '-')}.log"
+    # Appended to, so that it can be cut meanwhile.
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-P", str(tether), str(os.getpid()), *arguments],
+            [sys.executable, "-P", str(program), str(os.getpid()), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -46,13 +46,13 @@ class BodyAnswer:
     """
 
     def __init__(
-        self, exchange: Exchange, reply: Reply, fields: list[Field], began: Callable[[], None]
+        self, exchange: Exchange, reply: Reply, fields: list[Field], heard: Callable[[], None]
     ) -> None:
-        """`fields` are the headers for the client; `began` is called at the first byte of the body."""
+        """`fields` are the headers for the client; `heard` is called with each piece that comes."""
         self._exchange = exchange
         self._reply = reply
         self._fields = fields
-        self._began = began
+        self._heard = heard
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._gathers = (
@@ -72,9 +72,7 @@ class BodyAnswer:
 
     def received(self, data: bytes) -> None:
         """Take a piece of the body."""
-        if self._began is not _nothing:
-            began, self._began = self._began, _nothing
-            began()
+        self._heard()
         self._gathered.append(data)
         if self._gathers:
             self._gathered_bytes += len(data)
@@ -250,7 +248,3 @@ class EventAnswer:
         if self.reader.read_event(event) and self._withhold_usage:
             return
         self._out.append(event)
-
-
-def _nothing() -> None:
-    """Stands where nobody is to be told any more."""

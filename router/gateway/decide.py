@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic, perf_counter
+from time import perf_counter
 
 from router.config import RouterConfig
 from router.fleet.fleet import Fleet
@@ -41,13 +41,6 @@ class Decider:
         """Rank for its own sake, or `everybody`, as Fleet.view does; ApiError as above."""
         view = self._view(ask.model, now, everybody)
         return view, self._rank(ask, view, now)
-
-    def everybody(self, ask: Ask) -> tuple[FleetView, Ranking] | None:
-        """Rank all that serve the model, however little they are to get yet; None where nobody does."""
-        try:
-            return self.rank(ask, monotonic(), everybody=True)
-        except ApiError:
-            return None
 
     def _rank(self, ask: Ask, view: FleetView, now: float) -> Ranking:
         ranking = self._policy.rank(ask, view, now)

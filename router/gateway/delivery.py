@@ -18,7 +18,7 @@ from router.http.exchange import Exchange
 from router.http.failures import Stalled, Stopped, UpstreamError
 from router.http.headers import Field
 from router.observe.outcome import Outcome
-from router.observe.witness import Decision, Witness
+from router.observe.witness import Witness
 from router.placement.view import FleetView
 from router.wire.errors import TURNED_AWAY, ApiError, Source
 
@@ -30,10 +30,6 @@ class Delivery:
         self._witness = witness
         self._policy_name = policy_name
         self._observe = observe
-
-    def widened(self, decision: Decision, fleet: FleetView) -> None:
-        """Note that a request may go to those of a wider view."""
-        self._witness.widened(decision, fleet, monotonic())
 
     async def stream(self, attempt: Attempt, exchange: Exchange, through: Filter | None) -> EventAnswer:
         """Pass a stream of events on; where it broke off, others may go on with it."""
@@ -94,10 +90,10 @@ class Delivery:
 
         def heard() -> None:
             nonlocal began
-            health.heard_at = monotonic()
+            health.heard_at = now = monotonic()
             if not began:
                 began = True
-                self._began(attempt)
+                self._began(attempt, now)
 
         return heard
 
@@ -134,20 +130,19 @@ class Delivery:
         else:
             self._witness.accepted(attempt.decision, attempt.choice, monotonic())
 
-    def _began(self, attempt: Attempt) -> None:
+    def _began(self, attempt: Attempt, now: float) -> None:
         """Take in the first byte that came of this attempt."""
         passage = attempt.passage
         replica, outcome = attempt.replica, passage.outcome
         replica.load.began(attempt.lease)
         if outcome.status == 200:
-            replica.stall.began(attempt.lease, monotonic())
-        began_at = monotonic()
+            replica.stall.began(attempt.lease, now)
         # Of who goes on with a stream, too: it has computed the prompt as well.
-        self._witness.began(attempt.decision, began_at)
+        self._witness.began(attempt.decision, now)
         if outcome.first_byte_seconds is None:
             passage.trace.began()
             passage.end_turn()
-            outcome.first_byte_seconds = began_at - outcome.arrived_at
+            outcome.first_byte_seconds = now - outcome.arrived_at
             if outcome.streamed:
                 passage.prepared.ask.forget_text()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
@@ -14,6 +13,7 @@ from router.gateway.admission import Admission
 from router.gateway.answer import EventAnswer
 from router.gateway.budget import RetryBudget
 from router.gateway.continuation import journal_of
+from router.gateway.decide import Decider
 from router.gateway.delivery import Delivery
 from router.gateway.dispatch import Dispatch, body_of
 from router.gateway.drain import drain
@@ -23,10 +23,9 @@ from router.gateway.walk import Attempt, Walk
 from router.http.exchange import Exchange
 from router.http.failures import NotListening, Refused, UpstreamError, Vanished
 from router.observe.metrics import RouterMetrics
-from router.observe.witness import Decision
-from router.placement.ask import Ask, Ranking
-from router.placement.view import FleetView
-from router.wire.errors import RAN_HEADER, TURNED_AWAY
+from router.observe.witness import Decision, Witness
+from router.placement.ask import Ranking
+from router.wire.errors import RAN_HEADER, TURNED_AWAY, ApiError
 
 _RAN = RAN_HEADER.encode()
 
@@ -44,10 +43,11 @@ class Relay:
         budget: RetryBudget,
         limits: LimitOptions,
         metrics: RouterMetrics,
-        wider: Callable[[Ask], tuple[FleetView, Ranking] | None],
+        decider: Decider,
+        witness: Witness,
     ) -> None:
-        """`wider` ranks also those that warm and have their share."""
-        self._wider = wider
+        self._decider = decider
+        self._witness = witness
         self._fleet = fleet
         self._dispatch = dispatch
         self._delivery = delivery
@@ -95,11 +95,12 @@ class Relay:
 
     def _rank_wider(self, decision: Decision) -> Ranking:
         """Rank also those that warm and have their share; none where nobody is there."""
-        told = self._wider(decision.ask)
-        if told is None:
+        now = monotonic()
+        try:
+            fleet, ranking = self._decider.rank(decision.ask, now, everybody=True)
+        except ApiError:
             return ()
-        fleet, ranking = told
-        self._delivery.widened(decision, fleet)
+        self._witness.widened(decision, fleet, now)
         return ranking
 
     def _journal(self, passage: Passage, replica: Replica) -> Journal | None:

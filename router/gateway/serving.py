@@ -79,7 +79,7 @@ class Serving:
         budget = _budget(config, before)
         succession = Succession(fleet, decider, dispatch, delivery, admission, limits, metrics)
         relay = Relay(
-            fleet, dispatch, delivery, succession, admission, budget, limits, metrics, decider.everybody
+            fleet, dispatch, delivery, succession, admission, budget, limits, metrics, decider, witness
         )
         return cls(
             config=config,

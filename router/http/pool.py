@@ -103,7 +103,9 @@ class Pool:
     def cut(self) -> None:
         """Break off all answers under way: the router has no time left for them."""
         self._cutting = True
-        self._break_off(list(self._busy), Stopped("the router ends"))
+        for connection in list(self._busy):
+            if connection.exchange is not None:
+                connection.exchange.break_off(Stopped("the router ends"))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -184,9 +186,3 @@ class Pool:
     def _shortest(self) -> Iterable[float]:
         limits = self._limits()
         return limits.first_byte_seconds, limits.idle_seconds, limits.idle_connection_seconds
-
-    @staticmethod
-    def _break_off(connections: Iterable[ReplicaConnection], error: Stopped) -> None:
-        for connection in connections:
-            if connection.exchange is not None:
-                connection.exchange.break_off(error)

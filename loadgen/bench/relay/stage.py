@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import shutil
-import subprocess
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
@@ -21,10 +20,10 @@ import orjson
 from loadgen.bench.relay.caller import Order, Reading
 from loadgen.bench.relay.clocks import memory_bytes, process_tree
 from loadgen.bench.relay.contenders import Contender, Place
-from loadgen.children import Child, LaunchError, free_ports, stop_children
+from loadgen.children import Child, LaunchError, free_ports, start_child, stop_children
 
 REPLICAS = 4
-_CHILD = str(Path(__file__).with_name("child.py"))
+_CHILD = Path(__file__).with_name("child.py")
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 5.0
 _TRY_SECONDS = 0.1
@@ -122,7 +121,7 @@ class Stage:
         ports = free_ports(2 * count)
         self._spawn("mock replicas", ["mock", *map(str, self._replicas)])
         self._caller = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", _CHILD, str(os.getpid()), "caller"),
+            *(sys.executable, "-P", str(_CHILD), str(os.getpid()), "caller"),
             stdin=PIPE,
             stdout=PIPE,
             start_new_session=True,
@@ -138,18 +137,7 @@ class Stage:
             await self._until_answers(contender.name, self._ports[contender.name])
 
     def _spawn(self, name: str, arguments: Sequence[str]) -> None:
-        log = self._folder / f"{name.replace(' ', '-')}.log"
-        # Appended to, so that it can be cut meanwhile.
-        with log.open("ab") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-P", _CHILD, str(os.getpid()), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C reaches the parent alone, which stops its children in order.
-                start_new_session=True,
-            )
-        self._children[name] = Child(name, process, log)
+        self._children[name] = start_child(name, arguments, self._folder, {}, _CHILD)
 
     async def _until_answers(self, name: str, port: int) -> None:
         """Ask until a router gives a replica's answer; LaunchError if it ends first or takes too long."""
